@@ -1,0 +1,91 @@
+"""floatscope: where attention goes while a masked diffusion language model denoises, and what that does to its answers.
+
+    import floatscope as fs
+
+    model = fs.load("path/or/hub-id")
+    trace = fs.trace(model, prompt_ids, fs.DreamSampler(steps=32, length=32))
+    trace.received                     # [step, layer, token]
+
+Everything loads on first use, so that `import floatscope` and `floatscope --help` are quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from floatscope.decoding import (
+        AutoregressiveSampler,
+        DreamSampler,
+        Generation,
+        LLaDASampler,
+        ThresholdSampler,
+        generate,
+    )
+    from floatscope.errors import UserError
+    from floatscope.models.check import check
+    from floatscope.models.families import FAMILIES, Family
+    from floatscope.models.loading import load
+    from floatscope.models.model import Model
+    from floatscope.models.visibility import Visibility
+    from floatscope.qa.prompts import Prompt, build_prompt
+    from floatscope.qa.samples import Document, Sample
+    from floatscope.traces import Trace, import_reference
+    from floatscope.tracing import trace
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "AutoregressiveSampler": "decoding",
+    "Document": "qa.samples",
+    "DreamSampler": "decoding",
+    "FAMILIES": "models.families",
+    "Family": "models.families",
+    "Generation": "decoding",
+    "LLaDASampler": "decoding",
+    "Model": "models.model",
+    "Prompt": "qa.prompts",
+    "Sample": "qa.samples",
+    "ThresholdSampler": "decoding",
+    "Trace": "traces",
+    "UserError": "errors",
+    "Visibility": "models.visibility",
+    "build_prompt": "qa.prompts",
+    "check": "models.check",
+    "generate": "decoding",
+    "import_reference": "traces",
+    "load": "models.loading",
+    "trace": "tracing",
+}
+
+__all__ = [  # noqa: RUF022  the order of the public API: load, decode, trace, ask, errors
+    "load",
+    "check",
+    "Model",
+    "Family",
+    "FAMILIES",
+    "Visibility",
+    "generate",
+    "Generation",
+    "LLaDASampler",
+    "DreamSampler",
+    "ThresholdSampler",
+    "AutoregressiveSampler",
+    "trace",
+    "Trace",
+    "import_reference",
+    "Sample",
+    "Document",
+    "Prompt",
+    "build_prompt",
+    "UserError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'floatscope' has no attribute {name!r}")
+    return getattr(import_module(f"floatscope.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,252 @@
+"""The command line: verbs that each call one function of the library. Heavy imports wait until a verb runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+
+from floatscope import __version__
+from floatscope.errors import UserError
+
+if TYPE_CHECKING:
+    from floatscope.models.model import Model
+    from floatscope.qa.prompts import Prompt
+    from floatscope.traces import Trace
+
+app = App(
+    name="floatscope",
+    version=__version__,
+    help="Shows where attention goes while a masked diffusion language model denoises, and what that does to its answers.",
+    help_epilogue="Start with: floatscope families; floatscope trace MODEL --question 'Who ...?' --doc passage.txt",
+)
+
+
+@app.command
+def trace(
+    model: str,
+    *,
+    question: str,
+    doc: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=False)] = (),
+    gold: Annotated[tuple[int, ...], Parameter(negative="", consume_multiple=False)] = (),
+    answer: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)] = (),
+    out: Path,
+    sampler: Literal["llada", "dream", "threshold", "autoregressive"] | None = None,
+    length: int | None = None,
+    steps: int | None = None,
+    block: int | None = None,
+    alg: Literal["entropy", "maskgit_plus", "topk_margin", "origin"] | None = None,
+    threshold: float | None = None,
+    temperature: float | None = None,
+    seed: int = 0,
+    keep: Literal["compact", "groups", "heads", "matrices"] = "compact",
+    family: str | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+) -> None:
+    """Answer a question with a model and capture attention at every step into one file.
+
+    Example: floatscope trace GSAI-ML/LLaDA-8B-Instruct --question "Who wrote it?" --doc a.txt --doc b.txt --out t.safetensors
+
+    Parameters
+    ----------
+    model
+        A folder, a .gguf file or a hub id.
+    question
+        The question to answer.
+    doc
+        A text file to show before the question; repeat for more. A first line that ends in a colon is its title.
+    gold
+        Number of a document (from 1) that holds the evidence; repeat for more. Gives the mark "evidence".
+    answer
+        A right answer; repeat for more. Gives the mark "gold_answer" inside gold documents.
+    out
+        Where the trace goes; its folder must exist.
+    sampler
+        How slots are filled; default: the way of the model's family.
+    length
+        Answer slots.
+    steps
+        Denoising steps (llada, dream).
+    block
+        Slots of a block (llada, threshold).
+    alg
+        Order of commits (dream).
+    threshold
+        Confidence above which a slot commits (threshold).
+    temperature
+        0 takes the likeliest token.
+    seed
+        The same seed gives the same trace.
+    keep
+        How much to keep: compact, groups (rows by region at token resolution), heads (every head), matrices (all, for small canvases).
+    family
+        Name of a family or a TOML file, if it is not recognised.
+    dtype
+        float32, bfloat16, ...; default: float32 on a CPU, the checkpoint's own elsewhere.
+    device
+        cpu, cuda, mps, ...
+    """  # noqa: E501  an example must stay on one line to be copied
+    from floatscope.decoding import make_sampler
+    from floatscope.tracing import trace as run
+
+    documents = _documents(doc, gold)
+    if out.is_dir() or not out.parent.is_dir():
+        raise UserError(f"{out} cannot be written: name a file in an existing folder, such as t.safetensors")
+    loaded = _load(model, family, dtype, device)
+    chosen: dict[str, Any] = dict(loaded.family.sampler)
+    if sampler is not None and sampler != chosen["name"]:
+        chosen = {"name": sampler}
+    given = {"length": length, "steps": steps, "block": block, "alg": alg, "threshold": threshold}
+    given |= {"temperature": temperature, "seed": seed or None}
+    how = make_sampler(**chosen | {name: value for name, value in given.items() if value is not None})
+    prompt = _prompt(loaded, question, documents, answer)
+    with _progress() as progress:
+        task = progress.add_task("denoising" if loaded.mask_id is not None else "generating", total=None)
+        progress.update(task, total=getattr(how, "steps", how.length))
+        found = run(loaded, prompt, how, keep=keep, on_step=lambda _: progress.advance(task))
+    assert not isinstance(found, list)
+    found.save(out)
+    _show_trace(loaded, found, out)
+
+
+@app.command
+def check(model: str, *, family: str | None = None, dtype: str | None = None, device: str | None = None) -> int:
+    """Let the tap prove itself on a model: rows sum to 1, output equals SDPA, visibility, effect of tokens and pads.
+
+    Example: floatscope check path/to/checkpoint
+
+    Parameters
+    ----------
+    model
+        A folder, a .gguf file or a hub id.
+    family
+        Name of a family or a TOML file, if it is not recognised.
+    dtype
+        float32, bfloat16, ...
+    device
+        cpu, cuda, mps, ...
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from floatscope.models.check import check as run
+
+    loaded = _load(model, family, dtype, device, check=False)
+    findings = run(loaded)
+    table = Table("check", "result", "detail", title=repr(loaded), title_justify="left")
+    for finding in findings:
+        table.add_row(finding.name, "passed" if finding.passed else "[bold red]failed[/]", finding.detail)
+    Console().print(table)
+    return 0 if all(finding.passed for finding in findings) else 1
+
+
+@app.command
+def families() -> None:
+    """List the supported families of checkpoints.
+
+    Example: floatscope families
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from floatscope.models.families import FAMILIES
+
+    table = Table("family", "how it is read", "checkpoints")
+    for row in FAMILIES.values():
+        mask = "no mask" if row.is_arm else f"mask {row.mask_id or 'as the checkpoint says'}"
+        how = f"{row.backbone}, {row.visibility}, logits {row.logits}, {mask}, sampler {row.sampler['name']}"
+        table.add_row(row.name, how, row.examples)
+    Console().print(table)
+    Console().print("Another one can be declared in a TOML file and passed as --family my.toml.")
+
+
+def _load(
+    model: str, family: str | None, dtype: str | None, device: str | None, check: bool = True
+) -> Model:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status(f"loading {model}"):
+        from floatscope.models.loading import load
+
+        return load(model, family=family, dtype=dtype, device=device, check=check)
+
+
+def _documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
+    from floatscope.qa.samples import Document
+
+    for number in gold:
+        if not 1 <= number <= len(paths):
+            raise UserError(f"--gold {number}: there are {len(paths)} documents, counted from 1")
+    documents = []
+    for number, path in enumerate(paths, 1):
+        try:
+            text = path.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise UserError(f"cannot read the document {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"the document {path} is not UTF-8 text") from error
+        if not text:
+            raise UserError(f"the document {path} is empty")
+        title, _, rest = text.partition("\n")
+        titled = title.endswith(":") and bool(rest.strip())
+        documents.append(
+            Document(title[:-1].strip() if titled else "", rest.strip() if titled else text, number in gold)
+        )
+    return documents
+
+
+def _prompt(model: Model, question: str, documents: list[Any], answers: tuple[str, ...]) -> Prompt:
+    from floatscope.qa.prompts import build_prompt
+
+    if model.tokenizer is None:
+        raise UserError(f"{model.name} has no tokenizer beside its weights, so text cannot be read: add tokenizer.json")
+    return build_prompt(model.tokenizer, question, documents, answers)
+
+
+def _progress() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True))
+
+
+def _show_trace(model: Model, found: Trace, out: Path) -> None:
+    """The answer, and for each layer which token received most at the first and at the last step."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    answer = model.tokenizer.decode(found.canvas[found.prompt_length :], skip_special_tokens=True).strip()
+    console.print(f"answer: {answer!r}", markup=False, highlight=False)
+    table = Table("layer", "most attended at the first step", "at the last step", title_justify="left")
+    table.title = f"{found.model}: {found.steps} steps x {found.layers} layers x {len(found.canvas)} tokens"
+    for layer, received in enumerate(found.received.swapaxes(0, 1)):  # [step, token]
+        cells = []
+        for step in (0, -1):
+            token = int(received[step].argmax())
+            cells.append(f"{found.texts_or_ids[token]!r} at {token}: {received[step, token]:.1%}")
+        table.add_row(str(layer), *cells)
+    console.print(table, markup=False)
+    console.print(f"{out} ({out.stat().st_size / 1e6:.2f} MB); open it with floatscope.Trace.load", markup=False)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one sentence and exit code 2."""
+    try:
+        code = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
+    except (UserError, CycloptsError) as error:
+        print(f"floatscope: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("floatscope: stopped", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

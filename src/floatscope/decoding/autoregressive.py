@@ -1,0 +1,62 @@
+"""The sampler of autoregressive models: one token a step, through the model's key-value cache."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from floatscope.decoding.choosing import choose_tokens, probability_of
+from floatscope.decoding.settings import require_number, require_seed, require_whole
+from floatscope.decoding.steps import Batch, Denoiser, Step, random_stream, require_arm, require_finite
+
+
+@dataclass(frozen=True)
+class AutoregressiveSampler:
+    """Write one token a step, the likeliest or sampled; a sample stops with its eos, the batch when all have.
+
+    The confidence of a token is its softmax under the model's own logits, whatever the temperature.
+    """
+
+    name: ClassVar[str] = "autoregressive"
+
+    length: int = 32
+    """Tokens at most."""
+    temperature: float = 0.0
+    """Gumbel noise on the choice of tokens; 0 takes the likeliest."""
+    seed: int = 0
+    """Seed of every sample that is given none of its own."""
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        require_whole(owner, "length", self.length)
+        require_number(owner, "temperature", self.temperature, "[0, inf)")
+        require_seed(owner, self.seed)
+
+    def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
+        """Extend the prompts; the slots after a sample's eos keep what the batch had in them."""
+        require_arm(self, denoiser, batch)
+        return self._extend(denoiser, batch)
+
+    def _extend(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
+        streams = [random_stream(seed) for seed in batch.seeds]
+        eos_ids = batch.tokens.new_tensor(denoiser.eos_ids)
+        canvas, column, cache = batch.tokens, batch.tokens[:, : batch.prompt_width], None
+        active = torch.ones(len(streams), dtype=torch.bool, device=canvas.device)
+        for index in range(self.length):
+            logits, cache = denoiser.extend(column, batch.pads, cache)  # [B, V]
+            canvas = canvas.clone()
+            committed = torch.zeros(len(streams), self.length, dtype=torch.bool, device=canvas.device)
+            confidence = torch.full(committed.shape, torch.nan, device=canvas.device)
+            column = canvas[:, batch.prompt_width + index, None]  # a view: writes reach the canvas
+            for sample in active.nonzero().flatten().tolist():
+                own = logits[sample, None].float()  # [1, V]
+                require_finite(own, index, sample)
+                token = choose_tokens(own, self.temperature, streams[sample])
+                column[sample] = token
+                confidence[sample, index] = probability_of(token, own)
+            committed[:, index] = active
+            yield Step(index, canvas, committed, confidence, active)
+            active = active & ~torch.isin(column[:, 0], eos_ids)
+            if not active.any():
+                return

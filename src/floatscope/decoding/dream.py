@@ -1,0 +1,169 @@
+"""Dream's sampler: the whole answer at once, revealed along a linear time schedule."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from floatscope.decoding.choosing import choose_tokens, first_slots, held_back
+from floatscope.decoding.denoising import Proposal, denoise
+from floatscope.decoding.settings import (
+    require_choice,
+    require_flag,
+    require_number,
+    require_seed,
+    require_whole,
+)
+from floatscope.decoding.steps import Batch, Denoiser, Step, random_stream, require_mdm
+from floatscope.errors import UserError
+
+Algorithm = Literal["entropy", "origin", "maskgit_plus", "topk_margin"]
+
+
+@dataclass(frozen=True)
+class DreamSampler:
+    """Reveal slots from time 1 to `eps` in equal strides t -> s (arXiv 2508.15487 and its published code).
+
+    A step reveals int(masked * (1 - s/t)) slots, the last step all that are left: with steps = length the
+    first commits nothing and the last commits two. A step without commits is a step all the same. The mask
+    token itself is never a candidate.
+    """
+
+    name: ClassVar[str] = "dream"
+
+    steps: int = 32
+    """Forward passes in all."""
+    length: int = 32
+    """Answer slots."""
+    alg: Algorithm = "entropy"
+    """Which slots commit first: low entropy, high probability of the token (maskgit_plus), wide margin of
+    the likeliest token over the next (topk_margin); origin reveals each slot with probability 1 - s/t."""
+    eps: float = 1e-3
+    """Time at the end of the schedule."""
+    temperature: float = 0.0
+    """Divides the logits before tokens are sampled; 0 takes the likeliest."""
+    top_p: float | None = None
+    """Keep only the likeliest tokens that together reach this probability."""
+    top_k: int | None = None
+    """Keep only so many of the likeliest tokens."""
+    alg_temp: float | None = None
+    """Sample the slots from softmax(confidence / alg_temp); None or 0 takes the most confident."""
+    hold_eos: bool = False
+    """Slots that would end the answer commit last; their tokens and confidences stay."""
+    seed: int = 0
+    """Seed of every sample that is given none of its own."""
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        require_whole(owner, "steps", self.steps)
+        require_whole(owner, "length", self.length)
+        require_choice(owner, "alg", self.alg, get_args(Algorithm))
+        require_number(owner, "eps", self.eps, "(0, 1)")
+        require_number(owner, "temperature", self.temperature, "[0, inf)")
+        if self.top_p is not None:
+            require_number(owner, "top_p", self.top_p, "(0, 1]")
+        if self.top_k is not None:
+            require_whole(owner, "top_k", self.top_k)
+        if self.alg_temp is not None:
+            require_number(owner, "alg_temp", self.alg_temp, "[0, inf)")
+        require_flag(owner, "hold_eos", self.hold_eos)
+        require_seed(owner, self.seed)
+        if self.alg == "origin" and (self.alg_temp or self.hold_eos):
+            raise UserError(
+                f"{owner}: alg='origin' reveals slots by chance, not by confidence: leave out alg_temp and"
+                " hold_eos, or choose another alg."
+            )
+
+    def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
+        """Fill the batch; all samples share the schedule and stop when they have nothing left to fill."""
+        mask_id = require_mdm(self, denoiser, batch)
+        if denoiser.block is not None:
+            raise UserError(
+                f"{type(self).__name__} fills the whole answer at once, but this model is block-causal with"
+                f" blocks of {denoiser.block}: use LLaDASampler or ThresholdSampler."
+            )
+        times = torch.linspace(1, self.eps, self.steps + 1)  # float32, as published: int() truncates on it
+        shares = 1 - times[1:] / times[:-1]
+        shares[-1] = 1.0
+        fillings = [_Filling(self, shares, denoiser.eos_ids, random_stream(seed)) for seed in batch.seeds]
+        return denoise(
+            batch,
+            mask_id,
+            fillings,
+            lambda canvas, positions: denoiser.score(canvas, batch.pads, positions),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Filling:
+    """One sample; step i reveals the share `shares[i]` = 1 - s/t of what is masked."""
+
+    sampler: DreamSampler
+    shares: Tensor
+    eos_ids: tuple[int, ...]
+    stream: torch.Generator
+
+    def open_slots(self, index: int, masked: Tensor) -> Tensor:
+        return masked
+
+    def propose(self, index: int, logits: Tensor) -> Proposal:
+        if self.sampler.alg == "origin":
+            return self._propose_by_chance(float(self.shares[index]), logits)
+        tokens, probabilities = self._tokens(logits)
+        confidence = confidence_by(self.sampler.alg, tokens, probabilities)
+        preference = confidence
+        if self.sampler.alg_temp:
+            # The top n of log p + Gumbel noise are n draws from p without replacement.
+            uniform = torch.rand(len(tokens), generator=self.stream, dtype=torch.float64)
+            gumbel = -(-uniform.log()).log().to(confidence.device)
+            preference = confidence.double() / self.sampler.alg_temp + gumbel
+        held = held_back(tokens, self.eos_ids, self.sampler.hold_eos)
+        number = int(len(tokens) * self.shares[index])
+        return Proposal(tokens, confidence, first_slots(preference, held, number))
+
+    def _propose_by_chance(self, chance: float, logits: Tensor) -> Proposal:
+        """`origin`: only the revealed slots choose a token."""
+        uniform = torch.rand(len(logits), generator=self.stream, dtype=torch.float64)
+        revealed = (uniform < chance).to(logits.device)
+        tokens = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+        confidence = torch.zeros(len(logits), device=logits.device)
+        if revealed.any():
+            tokens[revealed], probabilities = self._tokens(logits[revealed])
+            confidence[revealed] = confidence_by("origin", tokens[revealed], probabilities)
+        return Proposal(tokens, confidence, revealed)
+
+    def _tokens(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """A token for each row of logits, and the probabilities [n, V] it was chosen by."""
+        logits = keep_likely(logits, self.sampler.temperature, self.sampler.top_p, self.sampler.top_k)
+        # The temperature is in these logits: what is left is to sample from their softmax.
+        tokens = choose_tokens(logits, 1.0 if self.sampler.temperature else 0.0, self.stream)
+        return tokens, torch.softmax(logits, dim=-1)
+
+
+def keep_likely(logits: Tensor, temperature: float, top_p: float | None, top_k: int | None) -> Tensor:
+    """Logits [n, V] after temperature, then top_p, then top_k; what is cut has -inf."""
+    if temperature > 0:
+        logits = logits / temperature
+    if top_p is not None and top_p < 1:
+        ranked, order = logits.sort(dim=-1, descending=True, stable=True)
+        reached = torch.softmax(ranked, dim=-1).cumsum(dim=-1)
+        # A token stays if those before it have not passed top_p; so the likeliest always does.
+        cut = torch.zeros_like(reached, dtype=torch.bool)
+        cut[:, 1:] = reached[:, :-1] > top_p
+        logits = logits.masked_fill(torch.zeros_like(cut).scatter(-1, order, cut), -torch.inf)
+    if top_k is not None:
+        least = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    return logits
+
+
+def confidence_by(alg: Algorithm, tokens: Tensor, probabilities: Tensor) -> Tensor:
+    """Confidence [n] in tokens [n] by probabilities [n, V]: p(token), p1 - p2, or sum p log(p + 1e-10)."""
+    if alg == "topk_margin":
+        likeliest = probabilities.topk(2, dim=-1).values
+        return likeliest[:, 0] - likeliest[:, 1]
+    if alg == "entropy":
+        return (probabilities * (probabilities + 1e-10).log()).sum(dim=-1)
+    return probabilities.gather(-1, tokens[:, None]).squeeze(-1)

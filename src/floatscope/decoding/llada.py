@@ -1,0 +1,125 @@
+"""LLaDA's sampler: blocks left to right, a quota of slots a step, the most confident or random ones first."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from floatscope.decoding.blocks import answer_blocks, check_division, quotas, resolve_block
+from floatscope.decoding.choosing import choose_tokens, first_slots, held_back, probability_of
+from floatscope.decoding.denoising import Proposal, denoise
+from floatscope.decoding.settings import (
+    require_choice,
+    require_flag,
+    require_number,
+    require_seed,
+    require_whole,
+)
+from floatscope.decoding.steps import Batch, Denoiser, Step, random_stream, require_mdm
+
+Remasking = Literal["low_confidence", "random"]
+
+
+@dataclass(frozen=True)
+class LLaDASampler:
+    """Fill blocks left to right; each step commits a quota of slots (arXiv 2502.09992, section 2.4).
+
+    The confidence of a slot is the softmax of the un-noised logits at its token, or uniform noise for
+    `random`. The mask token itself is never a candidate.
+    """
+
+    name: ClassVar[str] = "llada"
+
+    steps: int = 32
+    """Forward passes in all, shared equally among the blocks; steps left with nothing to fill are dropped."""
+    length: int = 32
+    """Answer slots."""
+    block: int | None = None
+    """Slots in a block; None: the family's block if it is block-causal, else the whole answer."""
+    temperature: float = 0.0
+    """Gumbel noise on the choice of tokens; 0 takes the likeliest."""
+    remasking: Remasking = "low_confidence"
+    """Which slots wait: those of low confidence, or random ones."""
+    cfg: float = 0.0
+    """Classifier-free guidance against the canvas with its prompt masked; 0 saves the second pass."""
+    hold_eos: bool = False
+    """Slots that would end the answer commit last in their block; their tokens and confidences stay."""
+    seed: int = 0
+    """Seed of every sample that is given none of its own."""
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        require_whole(owner, "steps", self.steps)
+        require_whole(owner, "length", self.length)
+        require_number(owner, "temperature", self.temperature, "[0, inf)")
+        require_choice(owner, "remasking", self.remasking, get_args(Remasking))
+        require_number(owner, "cfg", self.cfg, "[0, inf)")
+        require_flag(owner, "hold_eos", self.hold_eos)
+        require_seed(owner, self.seed)
+        if self.block is not None:
+            require_whole(owner, "block", self.block)
+            check_division(owner, self.length, self.block, self.steps)
+
+    def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
+        """Fill the batch; each sample follows its own schedule of blocks and quotas."""
+        mask_id = require_mdm(self, denoiser, batch)
+        block = resolve_block(type(self).__name__, self.length, self.block, denoiser.block)
+        check_division(type(self).__name__, self.length, block, self.steps)
+        columns = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+        prompt = (columns >= batch.pads[:, None]) & (columns < batch.prompt_width)  # [B, T]
+
+        def score(canvas: Tensor, positions: Tensor) -> Tensor:
+            given = denoiser.score(canvas, batch.pads, positions)
+            if self.cfg == 0:
+                return given
+            bare = canvas.masked_fill(prompt, mask_id)
+            without = denoiser.score(bare, batch.pads, positions, conditional=False).float()
+            return without + (self.cfg + 1) * (given.float() - without)
+
+        masked = (batch.tokens[:, batch.prompt_width :] == mask_id).tolist()
+        fillings = [
+            _Filling(
+                self,
+                self._schedule(answer_blocks(self.length, block, prompt_length, denoiser.block), block, row),
+                denoiser.eos_ids,
+                random_stream(seed),
+            )
+            for prompt_length, row, seed in zip(batch.prompt_lengths, masked, batch.seeds, strict=True)
+        ]
+        return denoise(batch, mask_id, fillings, score)
+
+    def _schedule(self, blocks: list[range], block: int, masked: list[bool]) -> list[tuple[range, int]]:
+        """(block, quota) of each step of a sample. Quotas of 0 come only when the block is full: dropped."""
+        steps = self.steps // (self.length // block)
+        return [
+            (slots, quota)
+            for slots in blocks
+            for quota in quotas(sum(masked[slot] for slot in slots), steps)
+            if quota
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Filling:
+    """One sample; step i follows `schedule[i]`."""
+
+    sampler: LLaDASampler
+    schedule: list[tuple[range, int]]
+    eos_ids: tuple[int, ...]
+    stream: torch.Generator
+
+    def open_slots(self, index: int, masked: Tensor) -> Tensor:
+        block = self.schedule[index][0]
+        return masked[(masked >= block.start) & (masked < block.stop)]
+
+    def propose(self, index: int, logits: Tensor) -> Proposal:
+        quota = self.schedule[index][1]
+        tokens = choose_tokens(logits, self.sampler.temperature, self.stream)
+        if self.sampler.remasking == "random":
+            confidence = torch.rand(len(tokens), generator=self.stream).to(logits.device)
+        else:
+            confidence = probability_of(tokens, logits)
+        held = held_back(tokens, self.eos_ids, self.sampler.hold_eos)
+        return Proposal(tokens, confidence, first_slots(confidence, held, quota))

@@ -1,0 +1,80 @@
+"""The threshold sampler: each step commits every slot of the block that it is sure of, so fewer steps do."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from floatscope.decoding.blocks import answer_blocks, check_division, resolve_block
+from floatscope.decoding.choosing import first_slots, held_back, probability_of
+from floatscope.decoding.denoising import Proposal, denoise
+from floatscope.decoding.settings import require_flag, require_number, require_whole
+from floatscope.decoding.steps import Batch, Denoiser, Step, require_mdm
+
+
+@dataclass(frozen=True)
+class ThresholdSampler:
+    """Fill blocks left to right; each step commits all slots of the block above a confidence, and the surest.
+
+    Greedy: the token is the likeliest, the confidence its softmax. The mask token is never a candidate.
+    """
+
+    name: ClassVar[str] = "threshold"
+
+    length: int = 32
+    """Answer slots."""
+    threshold: float = 0.9
+    """Slots of a higher confidence than this commit together."""
+    block: int | None = None
+    """Slots in a block; None: the family's block if it is block-causal, else the whole answer."""
+    hold_eos: bool = False
+    """Slots that would end the answer wait while their block has others; tokens and confidences stay."""
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        require_whole(owner, "length", self.length)
+        require_number(owner, "threshold", self.threshold, "(0, 1]")
+        require_flag(owner, "hold_eos", self.hold_eos)
+        if self.block is not None:
+            require_whole(owner, "block", self.block)
+            check_division(owner, self.length, self.block)
+
+    def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
+        """Fill the batch; each sample moves to its next block when it has filled the one before."""
+        mask_id = require_mdm(self, denoiser, batch)
+        block = resolve_block(type(self).__name__, self.length, self.block, denoiser.block)
+        check_division(type(self).__name__, self.length, block)
+        fillings = [
+            _Filling(self, answer_blocks(self.length, block, prompt_length, denoiser.block), denoiser.eos_ids)
+            for prompt_length in batch.prompt_lengths
+        ]
+        return denoise(
+            batch,
+            mask_id,
+            fillings,
+            lambda canvas, positions: denoiser.score(canvas, batch.pads, positions),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Filling:
+    """One sample; its current block is the one of its first masked slot."""
+
+    sampler: ThresholdSampler
+    blocks: list[range]
+    eos_ids: tuple[int, ...]
+
+    def open_slots(self, index: int, masked: Tensor) -> Tensor:
+        current = next(block for block in self.blocks if int(masked[0]) in block)
+        return masked[masked < current.stop]
+
+    def propose(self, index: int, logits: Tensor) -> Proposal:
+        tokens = logits.argmax(dim=-1)
+        confidence = probability_of(tokens, logits)
+        held = held_back(tokens, self.eos_ids, self.sampler.hold_eos)
+        if held.all():
+            held = torch.zeros_like(held)
+        sure = (confidence > self.sampler.threshold) & ~held
+        return Proposal(tokens, confidence, sure | first_slots(confidence, held, 1))

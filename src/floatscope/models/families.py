@@ -1,0 +1,248 @@
+"""Families as data: how a checkpoint maps onto a transformers class. One row of FAMILIES each; no modelling code.
+
+A family says which class carries the weights, how tensor names and config fields translate, who sees whom, which row
+of the logits scores a position, and how the model is usually decoded. Loading itself is in `loading`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from floatscope.errors import UserError
+from floatscope.models.visibility import BIDIRECTIONAL, CAUSAL, Visibility
+
+Logits = Literal["same", "shifted", "next"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of checkpoint. To support a new one is to add one of these, here or in a TOML file."""
+
+    name: str
+    """How it is called in code, CLI and traces."""
+    backbone: str
+    """A transformers class, or `AutoModelForCausalLM` / `AutoModelForMaskedLM` to let transformers choose."""
+    visibility: Visibility
+    """Who may see whom."""
+    logits: Logits
+    """Which row scores position i: `same` row i, `shifted` row i-1 (row 0 for position 0), `next` the ARM's i-1."""
+    mask_id: int | None = None
+    """Fallback for checkpoints that state no mask token."""
+    eos_ids: tuple[int, ...] = ()
+    """Ends of turn beside the checkpoint's own eos."""
+    block_field: str | None = None
+    """Config field that states the block size of a block_causal family."""
+    sampler: Mapping[str, Any] = field(default_factory=dict)
+    """Name and settings of the sampler the model's authors use."""
+    model_types: tuple[str, ...] = ()
+    """config.json `model_type` values that mean this family."""
+    architectures: tuple[str, ...] = ()
+    """config.json `architectures` values that mean this family."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Regular expressions on tensor names, and what they become; first match wins."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """Config fields of the checkpoint's dialect, and the transformers names they become."""
+    requires: Mapping[str, Any] = field(default_factory=dict)
+    """Config fields that must have this value where stated: another value would change the mathematics."""
+    tokenizer: str | None = None
+    """Tokenizer class for checkpoints whose own needs remote code."""
+    examples: str = ""
+    """Checkpoints known to be of this family."""
+
+    @property
+    def is_arm(self) -> bool:
+        """Whether the model generates left to right (no mask token)."""
+        return self.logits == "next"
+
+
+LLADA_KEYS = {
+    r"^model\.transformer\.wte\.": "model.embed_tokens.",
+    r"^model\.transformer\.ln_f\.": "model.norm.",
+    r"^model\.transformer\.ff_out\.": "lm_head.",
+    r"^model\.transformer\.blocks\.(\d+)\.attn_norm\.": r"model.layers.\1.input_layernorm.",
+    r"^model\.transformer\.blocks\.(\d+)\.ff_norm\.": r"model.layers.\1.post_attention_layernorm.",
+    r"^model\.transformer\.blocks\.(\d+)\.attn_out\.": r"model.layers.\1.self_attn.o_proj.",
+    r"^model\.transformer\.blocks\.(\d+)\.ff_proj\.": r"model.layers.\1.mlp.gate_proj.",
+    r"^model\.transformer\.blocks\.(\d+)\.up_proj\.": r"model.layers.\1.mlp.up_proj.",
+    r"^model\.transformer\.blocks\.(\d+)\.ff_out\.": r"model.layers.\1.mlp.down_proj.",
+    r"^model\.transformer\.blocks\.(\d+)\.([qkv]_proj)\.": r"model.layers.\1.self_attn.\2.",
+}
+
+LLADA_CONFIG = {
+    "d_model": "hidden_size",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "n_layers": "num_hidden_layers",
+    "mlp_hidden_size": "intermediate_size",
+    "embedding_size": "vocab_size",
+    "max_sequence_length": "max_position_embeddings",
+    "rope_theta": "rope_theta",
+    "rms_norm_eps": "rms_norm_eps",
+    "weight_tying": "tie_word_embeddings",
+    "bos_token_id": "bos_token_id",
+    "eos_token_id": "eos_token_id",
+    "pad_token_id": "pad_token_id",
+    "mask_token_id": "mask_token_id",
+}
+
+# The OLMo dialect can say many things that a Llama cannot do; LLaDA uses none of them.
+LLADA_REQUIRES = {
+    "activation_type": "silu",
+    "alibi": False,
+    "attention_layer_norm": False,
+    "block_type": "llama",
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "input_emb_norm": False,
+    "layer_norm_type": "rms",
+    "rope": True,
+    "scale_logits": False,
+}
+
+_ROWS = (
+    Family(
+        name="llada",
+        backbone="LlamaForCausalLM",
+        visibility=BIDIRECTIONAL,
+        logits="same",
+        mask_id=126336,
+        sampler={"name": "llada"},
+        model_types=("llada",),
+        architectures=("LLaDAModelLM",),
+        keys=LLADA_KEYS,
+        config=LLADA_CONFIG,
+        requires=LLADA_REQUIRES,
+        examples="LLaDA-8B-Base, LLaDA-8B-Instruct, LLaDA-1.5",
+    ),
+    Family(
+        name="dream",
+        backbone="Qwen2ForCausalLM",
+        visibility=BIDIRECTIONAL,
+        logits="shifted",
+        mask_id=151666,
+        eos_ids=(151645,),
+        sampler={"name": "dream", "alg": "entropy"},
+        model_types=("Dream", "dream"),
+        architectures=("DreamModel",),
+        requires={"use_sliding_window": False, "use_mrope": False},
+        tokenizer="Qwen2Tokenizer",
+        examples="Dream-v0-Base-7B, Dream-v0-Instruct-7B, Dream-Coder, DiffuCoder",
+    ),
+    Family(
+        name="sdar",
+        backbone="Qwen3ForCausalLM",
+        visibility=Visibility("block_causal", 4),
+        logits="same",
+        mask_id=151669,
+        block_field="block_size",
+        sampler={"name": "llada"},
+        model_types=("sdar",),
+        architectures=("SDARForCausalLM",),
+        requires={"use_sliding_window": False},
+        tokenizer="Qwen2Tokenizer",
+        examples="SDAR-1.7B-Chat, SDAR-8B-Chat, TraDo-4B, TraDo-8B",
+    ),
+    Family(
+        name="fast-dllm-v2",
+        backbone="Qwen2ForCausalLM",
+        visibility=Visibility("block_causal", 32),
+        logits="shifted",
+        mask_id=151665,
+        eos_ids=(151645,),
+        block_field="bd_size",
+        sampler={"name": "threshold", "threshold": 0.9},
+        model_types=("Fast_dLLM_Qwen",),
+        architectures=("Fast_dLLM_QwenForCausalLM",),
+        requires={"use_sliding_window": False},
+        tokenizer="Qwen2Tokenizer",
+        examples="Fast_dLLM_v2_1.5B, Fast_dLLM_v2_7B",
+    ),
+    Family(
+        name="bert",
+        backbone="AutoModelForMaskedLM",
+        visibility=BIDIRECTIONAL,
+        logits="same",
+        sampler={"name": "llada"},
+        examples="BERT, RoBERTa, ModernBERT and every other masked-LM class of transformers",
+    ),
+    Family(
+        name="causal",
+        backbone="AutoModelForCausalLM",
+        visibility=CAUSAL,
+        logits="next",
+        sampler={"name": "autoregressive"},
+        examples="Llama, Qwen, Gemma, Mistral, SmolLM and every other causal-LM class of transformers",
+    ),
+)
+FAMILIES: dict[str, Family] = {row.name: row for row in _ROWS}
+
+
+def get_family(name: str | Path | Family) -> Family:
+    """A registered family by name, one declared in a TOML file, or the family itself."""
+    if isinstance(name, Family):
+        return name
+    if str(name).endswith(".toml"):
+        return read_family(Path(name))
+    if (family := FAMILIES.get(str(name))) is None:
+        near = difflib.get_close_matches(str(name), FAMILIES, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UserError(f"unknown family {name!r}: {hint}supported are {', '.join(FAMILIES)}, or a TOML file")
+    return family
+
+
+def read_family(path: Path) -> Family:
+    """A user's own family: a TOML table with the fields of `Family`; `base` names a family to start from."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the family file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"the family file {path} is not valid TOML: {error}") from error
+    known = {f.name for f in fields(Family)}
+    for key in table.keys() - known - {"base"}:
+        near = difflib.get_close_matches(key, [*known, "base"], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UserError(f"{path}: unknown field {key!r}{hint}")
+    base = get_family(table.pop("base")) if "base" in table else None
+    values = {f.name: getattr(base, f.name) for f in fields(Family)} if base else {}
+    values |= {"name": path.stem} | {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
+    if isinstance(values.get("visibility"), str):
+        values["visibility"] = Visibility.parse(values["visibility"])
+    missing = [name for name in ("backbone", "visibility", "logits") if name not in values]
+    if missing:
+        raise UserError(f"{path}: a family needs {', '.join(missing)}, or `base` to take them from")
+    if values["logits"] not in ("same", "shifted", "next"):
+        raise UserError(f"{path}: logits {values['logits']!r} should be same, shifted or next")
+    return Family(**values)
+
+
+def recognise(config: Mapping[str, Any], source: str) -> Family:
+    """The family of a checkpoint, from its config.json."""
+    model_type = config.get("model_type")
+    architectures = tuple(config.get("architectures") or ())
+    for family in FAMILIES.values():
+        if model_type in family.model_types or set(architectures) & set(family.architectures):
+            return family
+    if "auto_map" not in config:
+        from transformers.models.auto.modeling_auto import (
+            MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+            MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        )
+
+        causal = model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        masked = model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+        # Some types (BERT) are in both tables: the architecture decides, and without one the only table they are in.
+        if any("MaskedLM" in name for name in architectures) or (masked and not causal):
+            return FAMILIES["bert"]
+        if any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures) or (causal and not masked):
+            return FAMILIES["causal"]
+    found = f"model_type {model_type!r}, architectures {list(architectures)}"
+    raise UserError(
+        f"{source}: unknown family ({found}); supported are {', '.join(FAMILIES)}; "
+        "pass one of them by name, or declare your own in a TOML file (docs/howto/families.md)"
+    )

@@ -1,0 +1,214 @@
+"""A loaded checkpoint that samplers can ask for logits: visibility, logit shift and padding are settled here.
+
+Knows transformers; nothing of attention statistics (probe) or of how slots are chosen (decoding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from floatscope.errors import UserError
+from floatscope.models.families import Family
+from floatscope.models.visibility import Visibility
+from floatscope.probe.attention import IMPLEMENTATION, only_samples
+
+
+class Model:
+    """A transformers backbone, its family, and what the checkpoint says of tokens.
+
+    Made by `floatscope.load`, or from a backbone at hand; takes it over: eval mode, our attention function, the
+    family's visibility.
+    """
+
+    def __init__(
+        self, backbone: Any, family: Family, tokenizer: Any = None, name: str = "model", mask_id: int | None = None
+    ) -> None:
+        self.backbone = backbone.eval()
+        self.family = family
+        self.tokenizer = tokenizer
+        self.name = name
+        self.visibility = self._block_size(family)
+        self.mask_id = None if family.is_arm else self._mask_id(mask_id)
+        self.eos_ids = self._eos_ids()
+        try:
+            backbone.set_attn_implementation(IMPLEMENTATION)
+        except ValueError as error:
+            raise UserError(f"{name}: {type(backbone).__name__} takes no attention function from outside") from error
+        if self.visibility.kind == "bidirectional":
+            see_everything(backbone)
+
+    def __repr__(self) -> str:
+        parameters = sum(p.numel() for p in self.backbone.parameters())
+        return f"Model({self.name}, family {self.family.name}, {self.visibility}, {parameters / 1e6:.1f}M parameters)"
+
+    @property
+    def config(self) -> Any:
+        """The backbone's text config."""
+        return self.backbone.config.get_text_config()
+
+    @property
+    def context(self) -> int | None:
+        """The longest canvas the checkpoint was made for, if it says."""
+        return getattr(self.config, "max_position_embeddings", None)
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the token embedding."""
+        return int(self.backbone.get_input_embeddings().weight.shape[0])
+
+    @property
+    def layers(self) -> int:
+        """Attention layers."""
+        return int(self.config.num_hidden_layers)
+
+    @property
+    def block(self) -> int | None:
+        """Block size under block_causal visibility."""
+        return self.visibility.block
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids go in (with a device map: where the embedding is)."""
+        return self.backbone.get_input_embeddings().weight.device
+
+    def logits(self, ids: Any) -> Tensor:
+        """[B, T, V]: for an MDM row i scores position i (the shift is applied); for an ARM, the token after i."""
+        tokens = torch.as_tensor(ids, dtype=torch.long, device=self.device)
+        tokens = tokens[None] if tokens.ndim == 1 else tokens
+        pads = torch.zeros(len(tokens), dtype=torch.long, device=self.device)
+        rows = torch.arange(tokens.shape[1], device=self.device).expand(tokens.shape)
+        if self.family.logits == "shifted":
+            rows = (rows - 1).clamp(min=0)
+        with torch.inference_mode():
+            return self.forward(tokens, pads, rows)
+
+    def score(self, tokens: Tensor, pads: Tensor, positions: Tensor, conditional: bool = True) -> Tensor:
+        """Logits [B, N, V] for the tokens at `positions` [B, N] of left-padded canvases."""
+        return self.forward(tokens, pads, self.rows(positions, pads))
+
+    def rows(self, positions: Tensor, pads: Tensor) -> Tensor:
+        """The rows whose output scores each position: the one before in shifted families and ARMs."""
+        if self.family.logits == "same":
+            return positions
+        return torch.where(positions > pads[:, None], positions - 1, positions)
+
+    def extend(self, tokens: Tensor, pads: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Next-token logits [B, V] of an ARM after `tokens`, with its key-value cache (None at the start)."""
+        seen = cache.get_seq_length() if cache is not None else 0
+        self._check(tokens, seen)
+        tokens, pads = tokens.to(self.device), pads.to(self.device)
+        total = seen + tokens.shape[1]
+        place = torch.arange(total, device=tokens.device)[None] - pads[:, None]  # [B, total], negative on pads
+        out = self.backbone(
+            input_ids=tokens,
+            attention_mask=(place >= 0).long(),
+            position_ids=place[:, seen:].clamp(min=0),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return out.logits[:, -1].float(), out.past_key_values
+
+    def forward(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> Tensor:
+        """Logits [B, N, V] of the given rows [B, N]; the LM head runs on these rows only."""
+        self._check(tokens)
+        tokens, pads, rows = (given.to(self.device) for given in (tokens, pads, rows))
+        if not bool(pads.any()):
+            return self._unpadded(tokens, rows)
+        if self.family.backbone == "AutoModelForMaskedLM":
+            # Absolute positions differ from class to class (RoBERTa counts from the pad id): run equal lengths together.
+            return self._by_length(tokens, pads, rows)
+        place = torch.arange(tokens.shape[1], device=tokens.device)[None] - pads[:, None]
+        mask = self.visibility.mask(tokens.shape[1], pads) if self.block else (place >= 0).long()
+        return self._run(rows, input_ids=tokens, attention_mask=mask, position_ids=place.clamp(min=0))
+
+    def _unpadded(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        if self.block is None:
+            return self._run(rows, input_ids=tokens)
+        none = torch.zeros(1, dtype=torch.long, device=tokens.device)
+        mask = self.visibility.mask(tokens.shape[1], none).expand(len(tokens), -1, -1, -1)
+        return self._run(rows, input_ids=tokens, attention_mask=mask)
+
+    def _by_length(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> Tensor:
+        logits: Tensor | None = None
+        for pad in pads.unique().tolist():
+            where = (pads == pad).nonzero()[:, 0]
+            with only_samples(where.tolist()):
+                part = self._unpadded(tokens[where, pad:], rows[where] - pad)
+            if logits is None:
+                logits = part.new_empty(len(tokens), *part.shape[1:])
+            logits[where] = part
+        assert logits is not None
+        return logits
+
+    def _run(self, rows: Tensor, **inputs: Tensor) -> Tensor:
+        cache = {} if self.family.backbone == "AutoModelForMaskedLM" else {"use_cache": False}
+        with only_rows(self.backbone.base_model, rows):
+            return self.backbone(**inputs, **cache).logits.float()
+
+    def _check(self, tokens: Tensor, seen: int = 0) -> None:
+        if tokens.numel() == 0:
+            raise UserError("the canvas is empty: give at least one token")
+        length = seen + tokens.shape[1]
+        if self.context is not None and length > self.context:
+            raise UserError(
+                f"the canvas has {length} tokens and {self.name} a context of {self.context}: "
+                "shorten the prompt or ask for fewer answer slots"
+            )
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= self.vocabulary:
+            raise UserError(f"token id {low if low < 0 else high} is outside the vocabulary of {self.vocabulary}")
+
+    def _block_size(self, family: Family) -> Visibility:
+        stated = getattr(self.config, family.block_field, None) if family.block_field else None
+        return Visibility("block_causal", int(stated)) if stated else family.visibility
+
+    def _mask_id(self, given: int | None) -> int:
+        stated = getattr(self.config, "mask_token_id", None)
+        from_tokenizer = getattr(self.tokenizer, "mask_token_id", None)
+        for candidate in (given, stated, from_tokenizer, self.family.mask_id):
+            if candidate is not None:
+                break
+        else:
+            raise UserError(f"{self.name}: neither config nor tokenizer states a mask token; pass mask_id")
+        if not 0 <= candidate < self.vocabulary:
+            raise UserError(f"{self.name}: mask id {candidate} is outside its vocabulary of {self.vocabulary}")
+        return int(candidate)
+
+    def _eos_ids(self) -> tuple[int, ...]:
+        generation = getattr(self.backbone, "generation_config", None)
+        stated: list[int] = []
+        for value in (getattr(self.config, "eos_token_id", None), getattr(generation, "eos_token_id", None)):
+            stated += value if isinstance(value, list | tuple) else [value] if value is not None else []
+        extra = [i for i in self.family.eos_ids if i < self.vocabulary]
+        return tuple(dict.fromkeys([*stated, *extra]))
+
+
+def see_everything(backbone: Any) -> None:
+    """Give a causal class full visibility: the config flag changes its masks, the module flag its mask-free path."""
+    backbone.config.get_text_config().is_causal = False
+    for module in backbone.modules():
+        if hasattr(module, "is_causal"):
+            module.is_causal = False
+
+
+@contextmanager
+def only_rows(body: torch.nn.Module, rows: Tensor) -> Iterator[None]:
+    """Hand only these rows [B, N] of the body's last hidden state to whatever head follows it."""
+
+    def select(_module: torch.nn.Module, _inputs: Any, output: Any) -> Any:
+        hidden = output.last_hidden_state  # [B, T, d]
+        index = rows.to(hidden.device)[..., None].expand(-1, -1, hidden.shape[-1])
+        output.last_hidden_state = hidden.gather(1, index)
+        return output
+
+    handle = body.register_forward_hook(select)
+    try:
+        yield
+    finally:
+        handle.remove()

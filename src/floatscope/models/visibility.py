@@ -1,0 +1,61 @@
+"""Who may see whom on a canvas: bidirectional, causal, block_causal(k). Says nothing of the logit shift."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from floatscope.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Kind = Literal["bidirectional", "causal", "block_causal"]
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """`block_causal` rows see their own block and all earlier ones; blocks are counted from canvas position 0."""
+
+    kind: Kind
+    block: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.kind == "block_causal") != (self.block is not None and self.block >= 1):
+            raise UserError(f"visibility {self.kind} with block {self.block}: only block_causal(k), k >= 1, has a block")
+
+    def __str__(self) -> str:
+        return f"block_causal({self.block})" if self.block else self.kind
+
+    @classmethod
+    def parse(cls, text: str) -> Visibility:
+        """Read the written form, as in `block_causal(4)`."""
+        match = re.fullmatch(r"(bidirectional|causal|block_causal)(?:\((\d+)\))?", text.strip())
+        if match is None:
+            raise UserError(f"unknown visibility {text!r}: use bidirectional, causal or block_causal(k)")
+        kind, block = match.groups()
+        return cls(kind, int(block) if block else None)
+
+    def mask(self, tokens: int, pads: Tensor) -> Tensor:
+        """Bool [B, 1, T, T], True where row i may see column j; left pads see and are seen by nobody else.
+
+        A pad row sees itself, so that no row of the softmax is empty.
+        """
+        import torch
+
+        position = torch.arange(tokens, device=pads.device)[None] - pads[:, None]  # [B, T], negative on pads
+        rows, columns = position[:, :, None], position[:, None, :]  # [B, T, 1], [B, 1, T]
+        if self.kind == "bidirectional":
+            visible = torch.ones_like(rows >= columns)
+        elif self.kind == "causal":
+            visible = rows >= columns
+        else:
+            visible = rows.div(self.block, rounding_mode="floor") >= columns.div(self.block, rounding_mode="floor")
+        visible = visible & (rows >= 0) & (columns >= 0)
+        itself = torch.eye(tokens, dtype=torch.bool, device=pads.device)
+        return (visible | itself)[:, None]
+
+
+BIDIRECTIONAL = Visibility("bidirectional")
+CAUSAL = Visibility("causal")

@@ -1,0 +1,1 @@
+"""The tap: attention that also counts. Knows tensors; nothing of tokenizers, samplers or files."""

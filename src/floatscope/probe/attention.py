@@ -1,0 +1,236 @@
+"""The attention function that transformers calls: SDPA when nobody listens, the counting kernel inside `probing`.
+
+Both an attention function and a mask function are registered under one name. Without the second, transformers 5
+drops causal and padding masks silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from floatscope.errors import UserError
+from floatscope.probe.kernel import LayerStatistics, Visible, Workspace, attend
+from floatscope.probe.layout import Layout
+from floatscope.probe.qk import QKSums, qk_sums
+
+IMPLEMENTATION = "floatscope"
+
+# What models hand over that changes nothing here: bookkeeping, or (sliding_window) already in the mask.
+HARMLESS = frozenset(
+    {
+        "cache_position", "deterministic", "layer_idx", "num_items_in_batch", "output_attentions",
+        "output_hidden_states", "output_router_logits", "position_ids", "return_dict", "sliding_window", "use_cache",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The queries, keys and values behind a layer's statistics, for sums over them. One sample, pads cut off."""
+
+    query: Tensor
+    """[H, T, d], after RoPE and QK-norm."""
+    key: Tensor
+    """[Hkv, T, d]."""
+    value: Tensor
+    """[Hkv, T, d_v]."""
+    first: Tensor
+    """First row that sees each key, int64 [T]."""
+    last: Tensor
+    """One past the last row that sees each key, int64 [T]."""
+    visible: Visible
+    scale: float
+    softcap: float | None
+
+    @cached_property
+    def value_norm(self) -> Tensor:
+        """|v_j|, float32 [Hkv, T]."""
+        return self.value.float().norm(dim=-1)
+
+    @property
+    def seen_by(self) -> Tensor:
+        """How many rows can see each key, int64 [T]."""
+        return self.last - self.first
+
+    def qk(self, rows: int | None = None) -> QKSums:
+        """Mean query-key geometry per key, over the first `rows` rows."""
+        last = self.last if rows is None else self.last.clamp(max=rows)
+        return qk_sums(self.query, self.key, torch.minimum(self.first, last), last)
+
+
+    def matrix(self) -> Tensor:
+        """The attention matrix A [H, T, T] in full, float32."""
+        share = len(self.query) // len(self.key)
+        scores = self.query.float() @ self.key.float().repeat_interleave(share, 0).transpose(1, 2) * self.scale
+        if self.softcap is not None:
+            scores = (scores / self.softcap).tanh() * self.softcap
+        self.visible.hide(scores, 0)
+        return scores.softmax(-1)
+
+
+Listener = Callable[[int, int, LayerStatistics, Geometry], None]
+"""Called once a layer and sample: (layer, sample, statistics, geometry)."""
+
+
+@dataclass
+class Probe:
+    """What to count in the forwards to come, and who is told."""
+
+    pads: Sequence[int]
+    """Left pads of each sample."""
+    layouts: Sequence[Layout | None]
+    """What to count in each sample; None: nothing."""
+    listener: Listener
+    workspace: Workspace = field(default_factory=Workspace)
+    layer: int = 0
+    _seen: dict[tuple[int, int], tuple[Tensor, Visible, Tensor, Tensor]] = field(default_factory=dict)
+
+    def sight(self, mask: Tensor | None, causal: bool, sample: int, tokens: int, device: torch.device) -> Any:
+        """Visible and its intervals for one sample; masks are read once a forward, not once a layer."""
+        if mask is None:
+            visible = Visible(causal=causal)
+            return visible, *visible.intervals(tokens, device)
+        place = (id(mask), sample)
+        if place not in self._seen:
+            visible = _read_mask(mask, sample, self.pads[sample])
+            self._seen[place] = (mask, visible, *visible.intervals(tokens, device))
+        return self._seen[place][1:]
+
+
+_listening: ContextVar[Probe | None] = ContextVar("floatscope_probe", default=None)
+
+
+@contextmanager
+def probing(probe: Probe) -> Iterator[None]:
+    """Count attention in the one forward run inside."""
+    probe.layer = 0
+    probe._seen.clear()
+    token = _listening.set(probe)
+    try:
+        yield
+    finally:
+        _listening.reset(token)
+
+
+@contextmanager
+def only_samples(samples: Sequence[int]) -> Iterator[None]:
+    """For a forward over some samples of the batch, without pads: the probe counts them as what they are."""
+    whole = _listening.get()
+    if whole is None:
+        yield
+        return
+
+    def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
+        whole.listener(layer, samples[sample], statistics, geometry)
+
+    layouts = [whole.layouts[sample] for sample in samples]
+    with probing(Probe([0] * len(samples), layouts, listen, whole.workspace)):
+        yield
+
+
+def attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Query [B, H, T, d], key and value [B, Hkv, T, d] to output [B, T, H, d]."""
+    _refuse(module, dropout, others)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    causal = attention_mask is None and (is_causal if is_causal is not None else getattr(module, "is_causal", True))
+    probe = _listening.get()
+    if probe is not None:
+        return _probed(probe, query, key, value, attention_mask, causal, scale, softcap), None
+    if softcap is not None:
+        return _softcapped(query, key, value, attention_mask, causal, scale, softcap), None
+    return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale, is_causal=is_causal)
+
+
+def _probed(
+    probe: Probe, query: Tensor, key: Tensor, value: Tensor,
+    mask: Tensor | None, causal: bool, scale: float, softcap: float | None,
+) -> Tensor:  # fmt: skip
+    batch, heads, tokens, _ = query.shape
+    if key.shape[2] != tokens:
+        raise UserError("the probe needs the whole canvas in one forward: run it without a key-value cache")
+    output = query.new_zeros(batch, tokens, heads, value.shape[-1])
+    for sample in range(batch):
+        layout, pad = probe.layouts[sample], int(probe.pads[sample])
+        if layout is None:
+            continue  # a finished sample: nobody reads its output
+        q, k, v = query[sample, :, pad:], key[sample, :, pad:], value[sample, :, pad:]
+        visible, first, last = probe.sight(mask, causal, sample, tokens - pad, query.device)
+        out, statistics = attend(
+            q, k, v, visible, layout.to(query.device), probe.workspace, scale=scale, softcap=softcap
+        )
+        output[sample, pad:] = out
+        probe.listener(probe.layer, sample, statistics, Geometry(q, k, v, first, last, visible, scale, softcap))
+    probe.layer += 1
+    return output
+
+
+def _softcapped(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float, softcap: float
+) -> Tensor:
+    """SDPA cannot cap its scores: plain attention for the models that do."""
+    share = query.shape[1] // key.shape[1]
+    key, value = repeat_kv(key, share), repeat_kv(value, share)
+    scores = (query @ key.transpose(2, 3)).float() * scale  # [B, H, T, K]
+    scores = (scores / softcap).tanh() * softcap
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    elif causal and query.shape[2] > 1:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    # A pad row that sees nothing becomes 0, as in SDPA.
+    return (scores.softmax(-1).nan_to_num(0.0).to(value.dtype) @ value).transpose(1, 2).contiguous()
+
+
+def _read_mask(mask: Tensor, sample: int, pad: int) -> Visible:
+    """One sample's own mask [T, T] with pads cut off, in the cheapest form that says the same."""
+    if mask.ndim != 4 or mask.shape[1] != 1:
+        raise UserError(f"the probe does not support an attention mask of shape {tuple(mask.shape)}")
+    own = mask[sample if len(mask) > 1 else 0, 0, pad:, pad:]
+    if own.dtype != torch.bool:
+        seen = own > torch.finfo(own.dtype).min / 2
+        if not bool((own[seen] == 0).all()):
+            return Visible(mask=own.float())  # an additive bias, not only a mask
+        own = seen
+    if bool(own.all()):
+        return Visible()
+    if bool((own == torch.ones_like(own).tril()).all()):
+        return Visible(causal=True)
+    return Visible(mask=own)
+
+
+def _refuse(module: torch.nn.Module, dropout: float, others: dict[str, Any]) -> None:
+    """Whatever changes attention and is not computed here is refused by name, never ignored."""
+    if dropout:
+        raise UserError(f"{type(module).__name__} runs with dropout {dropout}: call .eval() on the model first")
+    for name, given in others.items():
+        if name not in HARMLESS and given is not None:
+            raise UserError(
+                f"{type(module).__name__} hands {name!r} to its attention function, which floatscope does not "
+                "compute: this model cannot be traced faithfully"
+            )
+
+
+AttentionInterface.register(IMPLEMENTATION, attention)
+AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)

@@ -1,0 +1,78 @@
+"""What the probe counts for one canvas at one step: groups of query rows, sets of key columns, rows of interest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Fixed for one forward, shared by all layers. T rows, G groups, C column sets, N rows of interest."""
+
+    groups: Tensor
+    """Group of each row, int64 [T]; -1 for a row that no group counts."""
+    group_count: int
+    """G."""
+    columns: Tensor
+    """Membership of keys in column sets, float32 [T, C]; sets may overlap."""
+    rows: Tensor
+    """Rows of interest, int64 [N], ascending."""
+    top: int = 8
+    """How many of the strongest keys are kept for each row of interest."""
+
+    @property
+    def tokens(self) -> int:
+        """T."""
+        return len(self.groups)
+
+    @cached_property
+    def group_rows(self) -> Tensor:
+        """How many rows each group has, int64 [G]."""
+        return torch.bincount(self.groups[self.groups >= 0], minlength=self.group_count)
+
+    def to(self, device: torch.device) -> Layout:
+        """The same on another device; kept, since every layer asks."""
+        if self.groups.device == device:
+            return self
+        moved: dict[torch.device, Layout] = self.__dict__.setdefault("_moved", {})
+        if device not in moved:
+            groups, columns, rows = (t.to(device) for t in (self.groups, self.columns, self.rows))
+            moved[device] = replace(self, groups=groups, columns=columns, rows=rows)
+        return moved[device]
+
+    def blocks(self, size: int) -> Sequence[RowBlock]:
+        """The rows cut into blocks of at most `size`, with what each block adds to which group."""
+        cache: dict[int, tuple[RowBlock, ...]] = self.__dict__.setdefault("_blocks", {})
+        if size not in cache:
+            starts = range(0, self.tokens, size)
+            cache[size] = tuple(self._block(start, min(start + size, self.tokens)) for start in starts)
+        return cache[size]
+
+    def _block(self, start: int, stop: int) -> RowBlock:
+        ids = self.groups[start:stop]
+        present = ids.unique()
+        present = present[present >= 0]
+        member = (ids[None] == present[:, None]).float()  # [P, rows]
+        inside = ((self.rows >= start) & (self.rows < stop)).nonzero()[:, 0]
+        return RowBlock(start, stop, present, member, inside, self.rows[inside] - start)
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """A run of query rows: the groups present in it, and the rows of interest that fall into it."""
+
+    start: int
+    stop: int
+    present: Tensor
+    """Groups with a row in the block, int64 [P]."""
+    member: Tensor
+    """One-hot membership, float32 [P, rows]."""
+    interest: Tensor
+    """Places of the block's rows of interest in Layout.rows."""
+    local: Tensor
+    """The same rows, counted from `start`."""

@@ -1,0 +1,1 @@
+"""Question answering: samples and prompts with regions. What a model does with them is left to others."""

@@ -1,0 +1,255 @@
+"""Import of the npz files that go with arXiv 2601.07894's public code, as traces.
+
+Two layouts are known: `layer_N_full_attention` (one forward over the finished sequence, written by the
+extraction scripts) and `step_attention_data` (a list of steps with `layer_N_attention_avg`, read by the
+temporal heatmap). Both hold head-mean matrices, so an imported trace has one head. Opening object arrays
+safely is left to `restricted`; measures are left to `floatscope.analysis`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from floatscope.canvas import ANSWER, BOS, Region, document_label, positions, regions_from_labels
+from floatscope.errors import UserError
+from floatscope.traces.restricted import Members, open_npz
+from floatscope.traces.trace import Kind, Trace, group_labels
+
+Matrix = NDArray[np.float32]
+PROMPT = "prompt"
+
+
+def import_reference(
+    path: str | Path,
+    model: str | None = None,
+    regions: Sequence[Region] | None = None,
+    texts: Sequence[str] | None = None,
+    prompt_length: int | None = None,
+    mask_id: int | None = None,
+) -> Trace:
+    """Read a reference npz into a Trace: received attention, region matrices and the matrices themselves.
+
+    The files name neither their regions nor (for `step_attention_data`) the prompt's length: what is not
+    given is taken from `passage_ranges`, `input_length` and the slots that change between steps.
+    """
+    path = Path(path)
+    members = open_npz(path)
+    if "step_attention_data" in members:
+        matrices, layers, canvases = _step_layout(members, path)
+        final = _final_canvas(canvases, matrices.shape[-1])
+        length = _prompt_length(members, prompt_length, canvases, len(final))
+        commits = _commits(canvases, length, len(final), mask_id)
+        kind: Kind = "mdm"
+    else:
+        matrices, layers = _full_layout(members, path)
+        final, length = _full_canvas(members, matrices.shape[-1], prompt_length)
+        kind = "arm" if _is_causal(matrices) and length < len(final) else "mdm"
+        # The one forward saw the finished answer: no slot was masked in it.
+        commits = np.arange(len(final) - length) if kind == "arm" else np.full(len(final) - length, -1)
+    spans = tuple(regions) if regions is not None else _regions(members, length, len(final))
+    arrays = _arrays(matrices, layers, kind, length, commits, spans)
+    arrays |= _states(members, layers)
+    causal = _is_causal(matrices)
+    return Trace(
+        model=model or path.stem,
+        family="reference",
+        kind=kind,
+        visibility="causal" if causal else "bidirectional",
+        logits="next" if kind == "arm" else "same",
+        sampler={"name": "reference"},
+        seed=0,
+        canvas=final,
+        prompt_length=length,
+        texts=None if texts is None else tuple(texts),
+        regions=spans,
+        marks={},
+        commit_step=commits.astype(np.int64),
+        confidence=np.full(len(commits), np.nan, np.float32),
+        qk_steps=(),
+        keep="matrices",
+        arrays=arrays,
+        metadata={"source": path.name, "layers": layers, "question": members.get("question")},
+    ).validate()
+
+
+def _full_layout(members: Members, path: Path) -> tuple[Matrix, list[int]]:
+    """[1, layer, token, token] head means; per-head matrices are averaged where only they are there."""
+    layers = _numbered(members, r"layer_(\d+)_full_attention(?:_heads)?")
+    if not layers:
+        raise UserError(
+            f"{path} has neither layer_N_full_attention nor step_attention_data; give an npz that the "
+            "reference's extraction wrote."
+        )
+    found = []
+    for layer in layers:
+        name = f"layer_{layer}_full_attention"
+        matrix = members[name] if name in members else np.asarray(members[f"{name}_heads"]).mean(axis=0)
+        found.append(_square(matrix, name, path))
+    return _stack([found], path), layers
+
+
+def _step_layout(members: Members, path: Path) -> tuple[Matrix, list[int], list[NDArray[np.int64]]]:
+    """[step, layer, token, token] and the canvas of each step that tells it."""
+    steps = [step for step in np.asarray(members["step_attention_data"], dtype=object).ravel()]
+    if not steps or not all(isinstance(step, Mapping) for step in steps):
+        raise UserError(f"step_attention_data of {path} is no list of steps; extract it again.")
+    steps.sort(key=lambda step: int(step.get("step", 0)))
+    layers = _numbered(steps[0], r"layer_(\d+)_attention_avg")
+    if not layers:
+        raise UserError(f"The steps of {path} hold no layer_N_attention_avg; extract them again.")
+    rows = []
+    for number, step in enumerate(steps):
+        names = [f"layer_{layer}_attention_avg" for layer in layers]
+        missing = [name for name in names if name not in step]
+        if missing:
+            raise UserError(f"Step {number} of {path} lacks {missing[0]}; extract it again.")
+        rows.append([_square(step[name], name, path) for name in names])
+    canvases = [np.asarray(step["sequence"], np.int64).reshape(-1) for step in steps if "sequence" in step]
+    return _stack(rows, path), layers, canvases if len(canvases) == len(steps) else canvases[:1]
+
+
+def _numbered(members: Iterable[str], pattern: str) -> list[int]:
+    found = (re.fullmatch(pattern, name) for name in members)
+    return sorted({int(match.group(1)) for match in found if match})
+
+
+def _square(matrix: Any, name: str, path: Path) -> Matrix:
+    matrix = np.asarray(matrix, dtype=np.float32)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise UserError(f"{name} of {path} has shape {matrix.shape}, not tokens x tokens; extract again.")
+    return matrix
+
+
+def _stack(rows: list[list[Matrix]], path: Path) -> Matrix:
+    sizes = {matrix.shape[0] for row in rows for matrix in row}
+    if len(sizes) > 1:
+        raise UserError(f"The matrices of {path} differ in size ({sorted(sizes)} tokens); extract again.")
+    return np.stack([np.stack(row) for row in rows])
+
+
+def _is_causal(matrices: Matrix) -> bool:
+    return matrices.shape[-1] > 1 and not np.triu(matrices, 1).any()
+
+
+def _final_canvas(canvases: list[NDArray[np.int64]], tokens: int) -> NDArray[np.int64]:
+    """The last canvas told; -1 for tokens that the file does not name."""
+    if canvases and len(canvases[-1]) == tokens:
+        return canvases[-1]
+    return np.full(tokens, -1, np.int64)
+
+
+def _full_canvas(members: Members, tokens: int, given: int | None) -> tuple[NDArray[np.int64], int]:
+    """The finished sequence (prompt ids are -1 where only the answer is told) and the prompt's length."""
+    answer = np.asarray(members.get("answer_tokens", ()), np.int64).reshape(-1)
+    length = given if given is not None else int(members.get("input_length", tokens - len(answer)))
+    if not 0 <= length <= tokens:
+        raise UserError(f"A prompt of {length} tokens does not fit a canvas of {tokens}; give prompt_length.")
+    whole = np.asarray(members.get("full_sequence_ids", ()), np.int64).reshape(-1)
+    if len(whole) == tokens:
+        return whole, length
+    canvas = np.full(tokens, -1, np.int64)
+    canvas[length : length + len(answer)] = answer[: tokens - length]
+    return canvas, length
+
+
+def _prompt_length(
+    members: Members, given: int | None, canvases: list[NDArray[np.int64]], tokens: int
+) -> int:
+    if given is not None:
+        return given
+    if "input_length" in members:
+        return int(members["input_length"])
+    changed = [int(np.argmax(a != b)) for a, b in pairwise(canvases) if (a != b).any()]
+    return min(changed, default=tokens)
+
+
+def _commits(
+    canvases: list[NDArray[np.int64]], length: int, tokens: int, mask_id: int | None
+) -> NDArray[np.int64]:
+    """[answer] the step before a slot last changed; a slot that is still a mask at the end commits there."""
+    commits = np.full(tokens - length, -1, np.int64)
+    for step, (before, after) in enumerate(pairwise(canvases)):
+        commits[before[length:] != after[length:]] = step
+    if canvases and mask_id is not None:
+        commits[canvases[-1][length:] == mask_id] = len(canvases) - 1
+    return commits
+
+
+def _regions(members: Members, length: int, tokens: int) -> tuple[Region, ...]:
+    """bos, documents by `passage_ranges`, answer; everything else of the prompt under one label."""
+    labels = [BOS] + [PROMPT] * (length - 1) if length else []
+    ranges = np.asarray(members.get("passage_ranges", ()), np.int64).reshape(-1, 2)
+    for number, (start, stop) in enumerate(ranges, 1):
+        labels[start:stop] = [document_label(number)] * len(labels[start:stop])
+    return regions_from_labels([*labels, *[ANSWER] * (tokens - length)])
+
+
+def _arrays(
+    matrices: Matrix,
+    layers: list[int],
+    kind: Kind,
+    length: int,
+    commits: NDArray[np.int64],
+    spans: Sequence[Region],
+) -> dict[str, NDArray[Any]]:
+    """What follows from full matrices [step, layer, row, token]; an ARM's one matrix gives all its steps."""
+    tokens = matrices.shape[-1]
+    count = tokens - length if kind == "arm" else len(matrices)
+    regions = tuple(dict.fromkeys(span.label for span in spans))
+    groups = group_labels(regions)
+    columns = np.stack([np.isin(np.arange(tokens), positions(spans, label)) for label in regions], axis=1)
+    names = ("received", "received_answer", "received_masked", "region_attention", "group_rows")
+    arrays: dict[str, list[Any]] = {name: [] for name in names}
+    for step in range(count):
+        rows = length + step if kind == "arm" else tokens
+        attention = matrices[0 if kind == "arm" else step][:, :rows]  # [layer, row, token]
+        answer = np.arange(rows) >= length
+        masked = np.zeros(rows, bool)
+        if kind != "arm":
+            masked[length:] = commits >= step
+        member = np.stack([_group_member(label, spans, masked) for label in groups])  # [group, row]
+        arrays["received"].append(attention.mean(axis=1))
+        arrays["received_answer"].append(_row_mean(attention, answer))
+        arrays["received_masked"].append(_row_mean(attention, masked))
+        sums = np.einsum("gi,lij,jc->lgc", member.astype(np.float32), attention, columns.astype(np.float32))
+        counts = member.sum(axis=1)
+        arrays["region_attention"].append((sums / np.maximum(counts, 1)[:, None])[:, None])  # one head
+        arrays["group_rows"].append(counts.astype(np.int32))
+    causal = kind == "arm" or _is_causal(matrices)
+    seen = (length + count - 1 - np.arange(tokens)).clip(0) if kind == "arm" else tokens - np.arange(tokens)
+    seen = seen if causal else np.full(tokens, tokens)
+    return {name: np.stack(values) for name, values in arrays.items()} | {
+        "seen_by": np.tile(seen, (matrices.shape[1], 1)).astype(np.int32),
+        "matrix_steps": np.array([count - 1] if kind == "arm" else range(len(matrices)), np.int32),
+        "matrix_layers": np.arange(len(layers), dtype=np.int32),
+        "attention": matrices[:, :, None],
+    }
+
+
+def _row_mean(attention: Matrix, chosen: NDArray[np.bool_]) -> Matrix:
+    if not chosen.any():
+        return np.zeros((attention.shape[0], attention.shape[2]), np.float32)
+    return attention[:, chosen].mean(axis=1)
+
+
+def _group_member(label: str, spans: Sequence[Region], masked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """[row] whether the query row belongs to the group."""
+    region, _, state = label.partition(":")
+    inside = np.isin(np.arange(len(masked)), positions(spans, region))
+    return inside if not state else inside & (masked if state == "masked" else ~masked)
+
+
+def _states(members: Members, layers: list[int]) -> dict[str, NDArray[Any]]:
+    """Query and key states where every layer has them (as the reference's decomposition script reads)."""
+    names = {"queries": "layer_{}_query_states", "keys": "layer_{}_key_states"}
+    if not all(pattern.format(layer) in members for pattern in names.values() for layer in layers):
+        return {}
+    return {
+        name: np.stack([np.asarray(members[pattern.format(layer)], np.float32) for layer in layers])[None]
+        for name, pattern in names.items()
+    }

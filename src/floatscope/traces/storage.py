@@ -1,0 +1,217 @@
+"""The trace file: safetensors whose metadata holds a JSON header, written atomically and read lazily.
+
+Every array carries a checksum, so a damaged file is a sentence and never a wrong number.
+What the parts of a trace mean is left to `trace`.
+"""
+
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from floatscope.canvas import Region
+from floatscope.errors import UserError
+from floatscope.traces.trace import Trace
+
+FORMAT = "floatscope-trace"
+VERSION = 1
+_FIELDS = ("model", "family", "kind", "visibility", "logits", "sampler", "seed", "prompt_length", "texts")
+_LARGEST_HALF = float(np.finfo(np.float16).max)
+_DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64"}
+
+
+def save(trace: Trace, path: str | Path, exact: bool = False) -> Path:
+    """Write the trace under a temporary name in the same folder, then rename it: never half a file."""
+    path = Path(path)
+    tensors = {name: _narrow(values, exact) for name, values in trace.arrays.items()}
+    tensors |= _fixed_tensors(trace)
+    header = _header(trace)
+    header["arrays"] = {
+        name: {"dtype": str(values.dtype), "shape": list(values.shape), "crc32": zlib.crc32(values.data)}
+        for name, values in tensors.items()
+    }
+    text = json.dumps(header, default=_plain)
+    crc32 = str(zlib.crc32(text.encode()))
+    metadata = {"format": FORMAT, "version": str(VERSION), "header": text, "crc32": crc32}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    try:
+        save_file(tensors, temporary, metadata)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"The trace could not be written to {path} ({error}); check that the folder exists, "
+            "is writable and has free space."
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def load(path: str | Path) -> Trace:
+    """Open a trace file; arrays come as float32 and are read when they are first used."""
+    path = Path(path)
+    header = _read_header(path)
+    arrays = LazyArrays(path, header["arrays"])
+    try:
+        marks = {name: arrays.read(f"mark.{name}") for name in header["marks"]}
+        return Trace(
+            **{name: header[name] for name in _FIELDS if name != "texts"},
+            canvas=arrays.read("fixed.canvas"),
+            texts=None if header["texts"] is None else tuple(header["texts"]),
+            regions=tuple(Region(label, start, stop) for label, start, stop in header["regions"]),
+            marks=marks,
+            commit_step=arrays.read("fixed.commit_step"),
+            confidence=arrays.read("fixed.confidence"),
+            qk_steps=tuple(header["qk_steps"]),
+            keep=header["keep"],
+            arrays=arrays,
+            metadata=header["metadata"],
+        ).validate()
+    except (KeyError, TypeError) as error:
+        raise UserError(f"The trace {path} lacks a part ({error}); trace the sample again.") from error
+
+
+def export_npz(trace: Trace, path: str | Path) -> Path:
+    """Write arrays, canvas, commits and marks as plain npz members and the rest as JSON text in `header`."""
+    path = Path(path)
+    members = dict(trace.arrays) | {name.partition(".")[2]: v for name, v in _fixed_tensors(trace).items()}
+    header = np.array(json.dumps(_header(trace), default=_plain))
+    try:
+        with path.open("wb") as file:
+            np.savez_compressed(file, **members, header=header)  # pyright: ignore[reportArgumentType]
+    except OSError as error:
+        raise UserError(
+            f"The npz could not be written to {path} ({error}); check that the folder exists, "
+            "is writable and has free space."
+        ) from error
+    return path
+
+
+class LazyArrays(Mapping[str, NDArray[Any]]):
+    """The arrays of a trace file, each read and checked on first access and then held."""
+
+    def __init__(self, path: Path, listing: Mapping[str, Mapping[str, Any]]) -> None:
+        self._path = path
+        self._listing = listing
+        self._held: dict[str, NDArray[Any]] = {}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name not in self._held:
+            if name not in self._listing or "." in name:
+                raise KeyError(name)
+            self._held[name] = self.read(name)
+        return self._held[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._listing if "." not in name)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._listing and "." not in str(name)
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """The shape, from the header alone."""
+        return tuple(self._listing[name]["shape"])
+
+    def read(self, name: str) -> NDArray[Any]:
+        """One array from the file, its checksum verified."""
+        expected = self._listing[name]
+        try:
+            with safe_open(self._path, framework="numpy") as file:
+                values = cast(NDArray[Any], file.get_tensor(name))
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"The array {name!r} could not be read from {self._path} ({error}).") from error
+        values = np.ascontiguousarray(values).reshape(tuple(expected["shape"]))
+        if zlib.crc32(values.data) != expected["crc32"]:
+            raise UserError(f"The array {name!r} of {self._path} is damaged; trace the sample again.")
+        return values.astype(np.float32) if values.dtype == np.float16 else values
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    """The verified JSON header; every way a file can be wrong is one sentence."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, not a trace; give one of the .safetensors files in it.")
+    if not path.exists():
+        raise UserError(f"There is no trace at {path}; check the path or run 'floatscope trace' first.")
+    try:
+        with path.open("rb") as file:
+            start = file.read(2)
+        if start[:1] == b"\x80" or start == b"PK":
+            raise UserError(
+                f"{path} is a pickle or zip archive, not a trace, and is never opened as one; save traces "
+                "with Trace.save, or import the reference's npz with import_reference."
+            )
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            listing = {name: (_DTYPES.get(s.get_dtype()), list(s.get_shape())) for name, s in found.items()}
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} is truncated or no trace ({error}); trace the sample again.") from error
+    if metadata.get("format") != FORMAT:
+        raise UserError(f"{path} is a safetensors file but no floatscope trace; give one of Trace.save.")
+    if metadata.get("version") != str(VERSION):
+        raise UserError(
+            f"{path} has trace version {metadata.get('version')} and this floatscope reads {VERSION}; "
+            "upgrade floatscope or trace the sample again."
+        )
+    text = metadata.get("header", "")
+    if str(zlib.crc32(text.encode())) != metadata.get("crc32"):
+        raise UserError(f"The header of {path} is damaged; trace the sample again.")
+    header = json.loads(text)
+    if listing != {name: (entry["dtype"], entry["shape"]) for name, entry in header["arrays"].items()}:
+        raise UserError(f"{path} does not hold the arrays its header lists; trace the sample again.")
+    return header
+
+
+def _header(trace: Trace) -> dict[str, Any]:
+    """Everything of a trace that is no array."""
+    return {name: getattr(trace, name) for name in _FIELDS} | {
+        "regions": [[region.label, region.start, region.stop] for region in trace.regions],
+        "marks": list(trace.marks),
+        "qk_steps": list(trace.qk_steps),
+        "keep": trace.keep,
+        "metadata": dict(trace.metadata),
+    }
+
+
+def _fixed_tensors(trace: Trace) -> dict[str, NDArray[Any]]:
+    """Canvas, commits and marks: stored as they are; the dot in the name keeps them apart from the arrays."""
+    return {
+        "fixed.canvas": np.ascontiguousarray(trace.canvas, np.int64),
+        "fixed.commit_step": np.ascontiguousarray(trace.commit_step, np.int64),
+        "fixed.confidence": np.ascontiguousarray(trace.confidence, np.float32),
+        **{f"mark.{name}": np.ascontiguousarray(places, np.int64) for name, places in trace.marks.items()},
+    }
+
+
+def _narrow(values: NDArray[Any], exact: bool) -> NDArray[Any]:
+    """float16 for float arrays; one that would overflow (large q.k of some checkpoints) stays as it is."""
+    values = np.ascontiguousarray(values)
+    if exact or values.dtype.kind != "f":
+        return values
+    if values.size and np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values)) > _LARGEST_HALF:
+        return values
+    return values.astype(np.float16)
+
+
+def _plain(value: Any) -> Any:
+    """numpy values and mappings in sampler settings or metadata, as JSON knows them."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{value!r} cannot be stored in a trace's header")

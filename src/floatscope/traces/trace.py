@@ -1,0 +1,292 @@
+"""`Trace`: all that was captured for one sample under one model, with named axes.
+
+It computes nothing that needs a model; its file is left to `storage`, measures to `floatscope.analysis`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from floatscope.canvas import ANSWER, Region
+from floatscope.errors import UserError
+
+if TYPE_CHECKING:
+    import xarray
+
+Kind = Literal["mdm", "arm"]
+Logits = Literal["same", "shifted", "next"]
+Keep = Literal["compact", "groups", "heads", "matrices"]
+
+AXES: dict[str, tuple[str, ...]] = {
+    "received": ("step", "layer", "token"),
+    "received_answer": ("step", "layer", "token"),
+    "received_masked": ("step", "layer", "token"),
+    "received_value": ("step", "layer", "token"),
+    "seen_by": ("layer", "token"),
+    "region_attention": ("step", "layer", "head", "group", "column"),
+    "group_rows": ("step", "group"),
+    "qk": ("qk_step", "layer", "head", "token"),
+    "cos": ("qk_step", "layer", "head", "token"),
+    "norm": ("qk_step", "layer", "head", "token"),
+    "key_norm": ("qk_step", "layer", "kv_head", "token"),
+    "value_norm": ("qk_step", "layer", "kv_head", "token"),
+    "commit_keys": ("answer", "layer", "head", "rank"),
+    "commit_key_mass": ("answer", "layer", "head", "rank"),
+    "commit_mass": ("answer", "layer", "head", "column"),
+    "commit_entropy": ("answer", "layer", "head"),
+    "group_attention": ("step", "layer", "group", "token"),
+    "head_attention": ("step", "layer", "head", "group", "token"),
+    "matrix_steps": ("matrix_step",),
+    "matrix_layers": ("matrix_layer",),
+    "attention": ("matrix_step", "matrix_layer", "matrix_head", "row", "token"),
+    "queries": ("matrix_step", "matrix_layer", "query_head", "row", "dimension"),
+    "keys": ("matrix_step", "matrix_layer", "kv_head", "token", "dimension"),
+}
+"""The axis names of every array a trace may hold."""
+
+_KEPT_BY = {
+    "group_attention": "groups",
+    "head_attention": "heads",
+    **dict.fromkeys(("matrix_steps", "matrix_layers", "attention", "queries", "keys"), "matrices"),
+}
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Trace:
+    """One sample under one model; the token axis is the sample's own canvas, without pads.
+
+    A slot that commits at step s is still masked in the forward of step s and a token from s+1 on; a commit
+    step of -1 means that it was a token before the first step kept. At step t an ARM with P prompt tokens has
+    the rows 0..P+t-1.
+    """
+
+    model: str
+    family: str
+    kind: Kind
+    visibility: str
+    logits: Logits
+    sampler: Mapping[str, Any]
+    seed: int
+    canvas: NDArray[np.int64]
+    prompt_length: int
+    texts: tuple[str, ...] | None
+    regions: tuple[Region, ...]
+    marks: Mapping[str, NDArray[np.int64]]
+    commit_step: NDArray[np.int64]
+    confidence: NDArray[np.float32]
+    qk_steps: tuple[int, ...]
+    keep: Keep
+    arrays: Mapping[str, NDArray[Any]]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What the caller knows of the sample: `sample`, `task`, `condition`; copied, never interpreted."""
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        if name not in AXES:
+            raise AttributeError(f"a Trace has no attribute {name!r}")
+        if name not in self.arrays:
+            with_keep = f" with keep={_KEPT_BY[name]!r}" if name in _KEPT_BY else ""
+            raise UserError(f"{name!r} of the trace of {self.model!r} was not kept; trace again{with_keep}.")
+        return self.arrays[name]
+
+    def __repr__(self) -> str:
+        return (
+            f"Trace({self.model!r}, {self.kind}, {self.visibility}: {self.steps} steps x {self.layers} "
+            f"layers x {len(self.canvas)} tokens ({len(self.commit_step)} answer), keep={self.keep!r}, "
+            f"arrays: {', '.join(self.arrays)})"
+        )
+
+    def _size(self, axis: str) -> int:
+        for name, axes in AXES.items():
+            if axis in axes and name in self.arrays:
+                return array_shape(self.arrays, name)[axes.index(axis)]
+        raise UserError(f"No array of the trace of {self.model!r} has the axis {axis!r}; trace it again.")
+
+    @property
+    def steps(self) -> int:
+        """How many forward passes were captured."""
+        return self._size("step")
+
+    @property
+    def layers(self) -> int:
+        """How many layers were captured."""
+        return self._size("layer")
+
+    @property
+    def heads(self) -> int:
+        """How many query heads a layer has."""
+        return self._size("head")
+
+    @property
+    def texts_or_ids(self) -> tuple[str, ...]:
+        """The token texts, or the ids as text where no tokenizer was at hand."""
+        return self.texts if self.texts is not None else tuple(str(token) for token in self.canvas)
+
+    @property
+    def region_labels(self) -> tuple[str, ...]:
+        """Region labels in order of first appearance."""
+        return tuple(dict.fromkeys(region.label for region in self.regions))
+
+    @property
+    def group_labels(self) -> tuple[str, ...]:
+        """Query groups: the regions, with the answer split by the state of the querying slot."""
+        return group_labels(self.region_labels)
+
+    @property
+    def column_labels(self) -> tuple[str, ...]:
+        """Key sets: the regions, which partition the canvas, then the marks, which overlap them."""
+        return (*self.region_labels, *self.marks)
+
+    @property
+    def masked(self) -> NDArray[np.bool_]:
+        """[step, answer] whether the slot is not yet a token in the forward of the step."""
+        return self.commit_step[None, :] >= np.arange(self.steps)[:, None]
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """[step] query rows of each forward: the whole canvas, or what an ARM has generated so far."""
+        if "group_rows" in self.arrays:
+            return self.arrays["group_rows"].sum(axis=1).astype(np.int64)
+        if self.kind == "arm":
+            return self.prompt_length + np.arange(self.steps)
+        return np.full(self.steps, len(self.canvas), dtype=np.int64)
+
+    @property
+    def visible(self) -> NDArray[np.int64]:
+        """[step, layer, token] V_j: how many rows can see column j at each step."""
+        seen = self.seen_by.astype(np.int64)[None]  # [1, layer, token]
+        if self.kind != "arm":
+            return np.broadcast_to(seen, (self.steps, *seen.shape[1:]))
+        rows = self.prompt_length + np.arange(self.steps)
+        left = rows[:, None] - np.arange(len(self.canvas))  # [step, token]
+        return np.clip(np.minimum(seen, left[:, None, :]), 0, None)
+
+    @property
+    def received_visible(self) -> NDArray[np.float32]:
+        """[step, layer, token] C_j / V_j; 0 where no row can see the column."""
+        visible = self.visible
+        sums = self.received * self.rows[:, None, None]  # [step, layer, token] column sums C_j
+        return np.divide(sums, visible, out=np.zeros(sums.shape), where=visible > 0).astype(np.float32)
+
+    def region_matrix(self) -> NDArray[np.float32]:
+        """[step, layer, head, region, region] mean row of each region; answer states merged."""
+        regions = self.region_labels
+        of_group = [regions.index(label.partition(":")[0]) for label in self.group_labels]
+        rows = self.group_rows.astype(np.float64)  # [step, group]
+        member = np.eye(len(regions))[of_group]  # [group, region]
+        total = rows @ member  # [step, region]
+        share = rows[:, :, None] * member / np.maximum(total, 1)[:, None, :]  # [step, group, region]
+        attention = self.region_attention[..., : len(regions)]
+        return np.einsum("slhgc,sgr->slhrc", attention, share, optimize=True).astype(np.float32)
+
+    def validate(self) -> "Trace":
+        """Refuse a trace whose parts do not fit together, with a sentence; return it otherwise."""
+        for problem in _problems(self):
+            raise UserError(f"The trace of {self.model!r} does not fit together: {problem}; trace it again.")
+        return self
+
+    def save(self, path: str | Path, exact: bool = False) -> Path:
+        """Write one safetensors file, atomically; float arrays as float16 unless `exact`."""
+        from floatscope.traces.storage import save
+
+        return save(self, path, exact=exact)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Trace":
+        """Open a saved trace; its arrays are read when they are first used."""
+        from floatscope.traces.storage import load
+
+        return load(path)
+
+    def to_npz(self, path: str | Path) -> Path:
+        """Write a plain npz that `numpy.load` opens without pickle; what is no array is JSON in `header`."""
+        from floatscope.traces.storage import export_npz
+
+        return export_npz(self, path)
+
+    def to_xarray(self) -> "xarray.Dataset":
+        """The arrays as one xarray Dataset with named axes and labelled coordinates."""
+        try:
+            import xarray
+        except ImportError as error:
+            raise UserError("to_xarray needs xarray: pip install 'floatscope[xarray]'.") from error
+        coordinates = {
+            "token_text": ("token", list(self.texts_or_ids)),
+            "token_id": ("token", self.canvas),
+            "group": list(self.group_labels),
+            "column": list(self.column_labels),
+            "qk_step": list(self.qk_steps),
+            "commit_step": ("answer", self.commit_step),
+            "confidence": ("answer", self.confidence),
+        }
+        variables = {name: (AXES[name], values) for name, values in self.arrays.items()}
+        attributes = {name: getattr(self, name) for name in ("model", "family", "kind", "visibility")}
+        return xarray.Dataset(variables, coordinates, attributes)
+
+
+def group_labels(region_labels: tuple[str, ...]) -> tuple[str, ...]:
+    """The query groups that belong to region labels: "answer" becomes "answer:masked", "answer:committed"."""
+    labels: list[str] = []
+    for label in region_labels:
+        labels.extend((f"{ANSWER}:masked", f"{ANSWER}:committed") if label == ANSWER else (label,))
+    return tuple(labels)
+
+
+def array_shape(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[int, ...]:
+    """The shape of an array without reading a lazily loaded one."""
+    shape_of = getattr(arrays, "shape_of", None)
+    return shape_of(name) if shape_of is not None else arrays[name].shape
+
+
+def _problems(trace: Trace):
+    """Sentences about parts that do not fit, most basic first."""
+    tokens = len(trace.canvas)
+    answer = tokens - trace.prompt_length
+    if trace.kind not in ("mdm", "arm"):
+        yield f"its kind is {trace.kind!r}, neither 'mdm' nor 'arm'"
+    if answer < 0:
+        yield f"a prompt of {trace.prompt_length} tokens is longer than the canvas of {tokens}"
+    for name, values in (("commit_step", trace.commit_step), ("confidence", trace.confidence)):
+        if values.shape != (answer,):
+            yield f"{name} has shape {values.shape} for {answer} answer tokens"
+    if trace.texts is not None and len(trace.texts) != tokens:
+        yield f"there are {len(trace.texts)} token texts for {tokens} tokens"
+    yield from _region_problems(trace, tokens)
+    yield from _shape_problems(trace, {"token": tokens, "answer": answer})
+
+
+def _region_problems(trace: Trace, tokens: int):
+    stop = 0
+    for region in trace.regions:
+        if region.start != stop or region.stop < region.start:
+            yield f"region {region.label!r} starts at {region.start} where {stop} was expected"
+        stop = region.stop
+    if trace.regions and stop != tokens:
+        yield f"its regions end at {stop} but the canvas has {tokens} tokens"
+    for name, positions in trace.marks.items():
+        if positions.size and (positions.min() < 0 or positions.max() >= tokens):
+            yield f"mark {name!r} points outside the canvas of {tokens} tokens"
+
+
+def _shape_problems(trace: Trace, sizes: dict[str, int]):
+    """Arrays whose shapes disagree with the canvas, the labels or each other."""
+    sizes = {
+        **sizes,
+        "group": len(trace.group_labels),
+        "column": len(trace.column_labels),
+        "qk_step": len(trace.qk_steps),
+    }
+    for name in trace.arrays:
+        if name not in AXES:
+            yield f"the array {name!r} is not one a trace may hold"
+            continue
+        shape = array_shape(trace.arrays, name)
+        if len(shape) != len(AXES[name]):
+            yield f"{name} has {len(shape)} axes where {', '.join(AXES[name])} were expected"
+            continue
+        for axis, size in zip(AXES[name], shape, strict=True):
+            if sizes.setdefault(axis, size) != size:
+                yield f"{name} has {size} entries along {axis!r} where {sizes[axis]} were expected"

@@ -1,0 +1,222 @@
+"""`trace`: run a sampler with the probe in the model, and give one Trace a sample.
+
+Joins models, decoding, probe and traces; each of them knows nothing of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, cast, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from floatscope.canvas import ANSWER, BOS, QUERY, Region, with_answer
+from floatscope.decoding import AnySampler, Generation, Step, generate, make_batch, read_prompts
+from floatscope.errors import UserError
+from floatscope.models.model import Model
+from floatscope.probe.attention import Geometry, Probe, probing
+from floatscope.probe.kernel import LayerStatistics, Workspace
+from floatscope.probe.layout import Layout
+from floatscope.probe.recording import Arrays, CausalRecorder, DenoisingRecorder, Plan
+from floatscope.qa.prompts import Prompt
+from floatscope.traces.trace import Keep, Trace, group_labels
+
+
+def trace(
+    model: Model,
+    prompts: Any,
+    sampler: AnySampler,
+    *,
+    seeds: Sequence[int] | None = None,
+    keep: Keep = "compact",
+    matrix_steps: Sequence[int] | None = None,
+    matrix_layers: Sequence[int] | None = None,
+    on_step: Callable[[Step], object] | None = None,
+) -> Trace | list[Trace]:
+    """Denoise (or, for an ARM, generate) and capture attention at every step.
+
+    prompts: a Prompt with regions, token ids [T] or [1, T]: one Trace; a list of them or ids [B, T]: a list in order.
+    seeds: one a sample; default: the sampler's seed for each.
+    keep: "compact", "groups" (attention by row group at token resolution), "heads" (every head), or "matrices"
+    (full matrices of `matrix_steps` and `matrix_layers`, all by default: for small canvases).
+    on_step: sees every Step as it is made.
+    """
+    if keep not in get_args(Keep):
+        raise UserError(f"keep={keep!r} should be one of {', '.join(get_args(Keep))}")
+    wanted, single = _read(model, prompts)
+    plans = [_plan(prompt, sampler.length, keep, matrix_steps, matrix_layers) for prompt in wanted]
+    ids = [prompt.ids for prompt in wanted]
+    if model.family.is_arm:
+        generations = cast(list[Generation], generate(model, ids, sampler, seeds, on_step))
+        records = _trace_arm(model, generations, wanted, keep, matrix_layers)
+    else:
+        tap = DenoisingTap(model, plans, getattr(sampler, "steps", sampler.length))
+
+        def listen(step: Step) -> None:
+            tap.commit(step)
+            if on_step is not None:
+                on_step(step)
+
+        generations = cast(list[Generation], generate(tap, ids, sampler, seeds, listen))
+        records = [recorder.finish() for recorder in tap.recorders]
+    used = make_batch(model, ids, sampler, seeds).seeds
+    traces = [
+        _trace(model, sampler, *parts, keep=keep)
+        for parts in zip(wanted, generations, records, used, strict=True)
+    ]
+    return traces[0] if single else traces
+
+
+class DenoisingTap:
+    """A model as the samplers know it, with the probe in every conditional pass."""
+
+    def __init__(self, model: Model, plans: Sequence[Plan], steps: int) -> None:
+        self.model = model
+        self.mask_id, self.eos_ids, self.block = model.mask_id, model.eos_ids, model.block
+        self.recorders = [DenoisingRecorder(plan, model.layers, steps) for plan in plans]
+        self._workspace = Workspace()
+        self._pads: list[int] = []
+
+    def score(self, tokens: Tensor, pads: Tensor, positions: Tensor, conditional: bool = True) -> Tensor:
+        """Logits as the model gives them; the conditional pass is counted."""
+        if not conditional:
+            return self.model.score(tokens, pads, positions, conditional)
+        rows = self.model.rows(positions, pads)
+        self._pads = pads.tolist()
+        layouts: list[Layout | None] = []
+        for recorder, canvas, own, pad in zip(self.recorders, tokens, rows, self._pads, strict=True):
+            masked = canvas[-recorder.plan.answer :] == self.mask_id
+            layouts.append(recorder.start(masked, (own - pad).unique()) if bool(masked.any()) else None)
+
+        def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
+            self.recorders[sample].layer(layer, statistics, geometry)
+
+        with probing(Probe(self._pads, layouts, listen, self._workspace)):
+            return self.model.score(tokens, pads, positions)
+
+    def extend(self, tokens: Tensor, pads: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """An MDM is not extended; the samplers say so before they ask."""
+        return self.model.extend(tokens, pads, cache)
+
+    def commit(self, step: Step) -> None:
+        """After a step: keep the rows whose slots became tokens."""
+        start = step.canvas.shape[1] - step.committed.shape[1]
+        pads = torch.tensor(self._pads)
+        for sample, recorder in enumerate(self.recorders):
+            slots = step.committed[sample].nonzero()[:, 0]
+            if len(slots):
+                rows = self.model.rows(slots[None] + start, pads[sample, None])[0] - self._pads[sample]
+                recorder.commit(slots.numpy(), rows.numpy())
+
+
+def _trace_arm(
+    model: Model,
+    generations: Sequence[Generation],
+    prompts: Sequence[Prompt],
+    keep: str,
+    matrix_layers: Sequence[int] | None,
+) -> list[tuple[Arrays, tuple[int, ...]]]:
+    """One forward over prompt + answer[:-1] of each sample: causal rows never change."""
+    recorders = [
+        CausalRecorder(_plan(prompt, len(generation.answer), keep, None, matrix_layers), model.layers)
+        for prompt, generation in zip(prompts, generations, strict=True)
+    ]
+    width = max(len(generation.canvas) for generation in generations) - 1
+    pads = [width - len(generation.canvas) + 1 for generation in generations]
+    tokens = torch.zeros(len(generations), width, dtype=torch.long)
+    for row, pad, generation in zip(tokens, pads, generations, strict=True):
+        row[pad:] = torch.from_numpy(generation.canvas[:-1])
+
+    def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
+        recorders[sample].layer(layer, statistics, geometry)
+
+    last = torch.full((len(tokens), 1), width - 1)
+    with torch.inference_mode(), probing(Probe(pads, [recorder.layout() for recorder in recorders], listen)):
+        model.forward(tokens, torch.tensor(pads), last)
+    return [recorder.finish() for recorder in recorders]
+
+
+def _read(model: Model, prompts: Any) -> tuple[list[Prompt], bool]:
+    """Prompts with regions; bare ids become bos and query."""
+    if isinstance(prompts, Prompt):
+        return [prompts], True
+    if isinstance(prompts, list | tuple) and prompts and all(isinstance(p, Prompt) for p in prompts):
+        return list(prompts), False
+    ids, single = read_prompts(prompts)
+    return [Prompt("", one, _bare_regions(model, one), {}) for one in ids], single
+
+
+def _bare_regions(model: Model, ids: NDArray[np.int64]) -> tuple[Region, ...]:
+    if len(ids) > 1 and ids[0] == getattr(model.config, "bos_token_id", None):
+        return Region(BOS, 0, 1), Region(QUERY, 1, len(ids))
+    return (Region(QUERY, 0, len(ids)),)
+
+
+def _plan(
+    prompt: Prompt,
+    answer: int,
+    keep: str,
+    matrix_steps: Sequence[int] | None,
+    matrix_layers: Sequence[int] | None,
+) -> Plan:
+    """Row groups and column sets of a canvas: regions by first appearance, then marks."""
+    regions = with_answer(prompt.regions, answer)
+    labels = tuple(dict.fromkeys(region.label for region in regions))
+    groups = group_labels(labels)
+    columns = torch.zeros(len(prompt.ids) + answer, len(labels) + len(prompt.marks))
+    for region in regions:
+        columns[region.start : region.stop, labels.index(region.label)] = 1
+    for place, positions in enumerate(prompt.marks.values(), len(labels)):
+        columns[torch.from_numpy(positions), place] = 1
+    prompt_groups = torch.cat(
+        [torch.full((len(region),), groups.index(region.label)) for region in prompt.regions]
+    )
+    return Plan(
+        prompt_groups=prompt_groups,
+        group_count=len(groups),
+        masked_group=groups.index(f"{ANSWER}:masked"),
+        committed_group=groups.index(f"{ANSWER}:committed"),
+        columns=columns,
+        keep=keep,
+        matrix_steps=None if matrix_steps is None else tuple(matrix_steps),
+        matrix_layers=None if matrix_layers is None else tuple(matrix_layers),
+    )
+
+
+def _trace(
+    model: Model,
+    sampler: AnySampler,
+    prompt: Prompt,
+    generation: Generation,
+    record: tuple[Arrays, tuple[int, ...]],
+    seed: int,
+    *,
+    keep: Keep,
+) -> Trace:
+    arrays, qk_steps = record
+    texts = None
+    if model.tokenizer is not None:
+        texts = tuple(model.tokenizer.convert_ids_to_tokens(generation.canvas.tolist()))
+    return Trace(
+        model=model.name,
+        family=model.family.name,
+        kind="arm" if model.family.is_arm else "mdm",
+        visibility=str(model.visibility),
+        logits=model.family.logits,
+        sampler={"name": sampler.name} | asdict(sampler),
+        seed=seed,
+        canvas=generation.canvas,
+        prompt_length=generation.prompt_length,
+        texts=texts,
+        regions=with_answer(prompt.regions, len(generation.answer)),
+        marks=prompt.marks,
+        commit_step=generation.commit_step,
+        confidence=generation.confidence,
+        qk_steps=qk_steps,
+        keep=keep,
+        arrays=arrays,
+    ).validate()

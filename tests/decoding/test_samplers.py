@@ -1,0 +1,91 @@
+"""The registry of samplers: names, settings, and every value that must be refused."""
+
+from dataclasses import FrozenInstanceError, asdict
+
+import pytest
+import torch
+
+from floatscope.decoding import SAMPLERS, Batch, DreamSampler, LLaDASampler, make_sampler
+from floatscope.errors import UserError
+
+
+def test_names_and_settings_make_samplers():
+    assert sorted(SAMPLERS) == ["autoregressive", "dream", "llada", "threshold"]
+    assert make_sampler("llada", steps=8, length=16) == LLaDASampler(steps=8, length=16)
+    for name, sampler in SAMPLERS.items():
+        assert make_sampler(name, **asdict(sampler())) == sampler()
+        with pytest.raises(FrozenInstanceError):
+            sampler().length = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "sentence"),
+    [
+        ("lada", {}, "no sampler 'lada': did you mean 'llada'\\? Known are: autoregressive, dream"),
+        ("llada", {"temprature": 1}, "no setting 'temprature': did you mean 'temperature'\\?"),
+        ("threshold", {"steps": 3}, "'threshold' has no setting 'steps': Known are: block, hold_eos"),
+        ("llada", {"steps": 0}, "steps must be a whole number of at least 1, got 0"),
+        ("llada", {"steps": 8.0}, "steps must be a whole number"),
+        ("llada", {"steps": True}, "steps must be a whole number"),
+        ("llada", {"length": 0}, "length must be a whole number"),
+        ("llada", {"block": 0}, "block must be a whole number"),
+        ("llada", {"block": 5}, "length=32 is not a multiple of block=5: choose a length such as 35"),
+        (
+            "llada",
+            {"block": 8, "steps": 6},
+            "steps=6 do not divide among 4 blocks of 8 slots: choose steps such as 8",
+        ),
+        ("llada", {"temperature": -0.1}, "temperature must be a number in \\[0, inf\\), got -0.1"),
+        ("llada", {"temperature": float("nan")}, "temperature must be a number"),
+        ("llada", {"temperature": float("inf")}, "temperature must be a number"),
+        ("llada", {"temperature": "1"}, "temperature must be a number"),
+        ("llada", {"cfg": -1}, "cfg must be a number"),
+        ("llada", {"remasking": "low-confidence"}, "did you mean 'low_confidence'"),
+        ("llada", {"hold_eos": "false"}, "hold_eos must be True or False, got 'false'"),
+        ("llada", {"seed": -1}, "seed must be a whole number from 0"),
+        ("dream", {"alg": "entrop"}, "alg='entrop' is unknown: did you mean 'entropy'"),
+        ("dream", {"steps": 0}, "steps must be"),
+        ("dream", {"length": -1}, "length must be"),
+        ("dream", {"eps": 0.0}, "eps must be a number in \\(0, 1\\), got 0.0"),
+        ("dream", {"eps": 1.0}, "eps must be"),
+        ("dream", {"temperature": -1}, "temperature must be"),
+        ("dream", {"top_p": 0.0}, "top_p must be a number in \\(0, 1\\]"),
+        ("dream", {"top_p": 1.01}, "top_p must be"),
+        ("dream", {"top_k": 0}, "top_k must be"),
+        ("dream", {"alg_temp": -1}, "alg_temp must be"),
+        ("dream", {"seed": 2**64}, "seed must be"),
+        ("dream", {"alg": "origin", "alg_temp": 0.5}, "leave out alg_temp and hold_eos"),
+        ("dream", {"alg": "origin", "hold_eos": True}, "leave out alg_temp and hold_eos"),
+        ("threshold", {"threshold": 0.0}, "threshold must be a number in \\(0, 1\\]"),
+        ("threshold", {"threshold": 1.5}, "threshold must be"),
+        ("threshold", {"length": 0}, "length must be"),
+        ("threshold", {"block": 3}, "not a multiple of block=3"),
+        ("autoregressive", {"length": 0}, "length must be"),
+        ("autoregressive", {"temperature": -1}, "temperature must be"),
+    ],
+)
+def test_mistakes_are_sentences(name, settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        make_sampler(name, **settings)
+
+
+def test_the_ends_of_closed_intervals_are_accepted():
+    assert make_sampler("dream", top_p=1, alg_temp=0, temperature=0) == DreamSampler(top_p=1.0, alg_temp=0.0)
+    make_sampler("threshold", threshold=1.0)
+
+
+def test_batches_that_do_not_fit_are_refused():
+    tokens, pads = torch.zeros(2, 5, dtype=torch.int64), torch.tensor([0, 2])
+    assert Batch(tokens, pads, 2, (0, 0)).prompt_lengths == [3, 1]
+    with pytest.raises(UserError, match="1 seeds"):
+        Batch(tokens, pads, 2, (0,))
+    with pytest.raises(UserError, match="no prompt"):
+        Batch(tokens, pads, 3, (0, 0))
+
+
+def test_a_batch_of_another_length_than_the_sampler_s_is_refused():
+    from decoding_models import FormulaDenoiser, formula
+
+    batch = Batch(torch.zeros(1, 5, dtype=torch.int64), torch.tensor([0]), 2, (0,))
+    with pytest.raises(UserError, match="length=4, but the batch has 2 answer slots"):
+        LLaDASampler(4, 4).decode(FormulaDenoiser(formula(0)), batch)

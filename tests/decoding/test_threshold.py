@@ -1,0 +1,78 @@
+"""The threshold sampler against a plain transcription, and its windows and refusals."""
+
+import numpy as np
+import plain_samplers
+import pytest
+from comparing import assert_asks_only, assert_each_slot_once, assert_same_steps, run
+from decoding_models import MASK, FormulaDenoiser, formula
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from floatscope.decoding import ThresholdSampler
+from floatscope.errors import UserError
+
+PROMPTS = st.lists(st.lists(st.integers(0, MASK - 1), min_size=1, max_size=7), min_size=1, max_size=3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    prompts=PROMPTS,
+    block=st.integers(1, 4),
+    blocks=st.integers(1, 3),
+    threshold=st.sampled_from([0.05, 0.4, 0.6, 0.9, 1.0]),
+    hold_eos=st.booleans(),
+    block_causal=st.booleans(),
+    seed=st.integers(0, 20),
+)
+def test_agrees_step_by_step_with_the_plain_transcription(
+    prompts, block, blocks, threshold, hold_eos, block_causal, seed
+):
+    eos_ids = (2, 5, 7)
+    denoiser = FormulaDenoiser(formula(seed, scale=1.0), eos_ids=eos_ids, block=block if block_causal else None)
+    sampler = ThresholdSampler(block * blocks, threshold, None if block_causal else block, hold_eos)
+    batch, done = run(denoiser, prompts, sampler, [0] * len(prompts))
+    assert_each_slot_once(done)
+    for sample, prompt in enumerate(prompts):
+        expected = plain_samplers.threshold(
+            denoiser.logits, prompt, block * blocks, threshold, block, hold_eos, eos_ids, block_causal
+        )
+        assert_same_steps(batch, done, sample, expected)
+
+
+def sure_of(confidences):
+    """A model whose slots have these confidences in token 3 (token 7 where negative), whatever the canvas."""
+
+    def rows(canvas):
+        table = np.zeros((len(canvas), MASK + 1), np.float32)
+        for slot, value in enumerate(confidences):
+            odds = abs(value) / (1 - abs(value)) * (MASK - 1)
+            table[len(canvas) - len(confidences) + slot, 3 if value > 0 else 7] = np.log(odds)
+        return table
+
+    return rows
+
+
+def commits(confidences, **settings):
+    denoiser = FormulaDenoiser(sure_of(confidences), eos_ids=(7,))
+    batch, steps = run(denoiser, [[1]], ThresholdSampler(len(confidences), **settings), [0])
+    return [step.committed[0].nonzero().flatten().tolist() for step in steps], denoiser, batch
+
+
+def test_commits_all_above_the_threshold_of_the_block_and_at_least_the_surest():
+    done, denoiser, batch = commits([0.95, 0.5, 0.6, 0.99, 0.92, 0.91], threshold=0.9, block=3)
+    assert done == [[0], [2], [1], [0 + 3, 1 + 3, 2 + 3]]
+    assert_asks_only(denoiser, batch, [[[0, 1, 2]], [[1, 2]], [[1]], [[3, 4, 5]]])
+
+
+def test_held_eos_slots_wait_while_the_block_has_others_and_then_need_no_single_file():
+    assert commits([-0.95, 0.5, -0.96, 0.6], hold_eos=False)[0] == [[0, 2], [3], [1]]
+    assert commits([-0.95, 0.5, -0.96, 0.6], hold_eos=True)[0] == [[3], [1], [0, 2]]
+
+
+def test_ties_of_the_surest_go_to_the_lowest_position():
+    assert commits([0.5, 0.5, 0.5])[0] == [[0], [1], [2]]
+
+
+def test_another_block_than_the_family_s_is_refused():
+    with pytest.raises(UserError, match="block-causal with blocks of 4"):
+        run(FormulaDenoiser(formula(0), block=4), [[1]], ThresholdSampler(length=8, block=2), [0])

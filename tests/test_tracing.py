@@ -1,0 +1,193 @@
+"""Every array of a trace against full matrices, for every family, in batches of unequal prompts."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import floatscope as fs
+from floatscope.canvas import regions_from_labels
+from floatscope.qa.prompts import Prompt
+from tests.plain_attention import canvas_at, column_sets, expected_geometry, expected_step, watch
+from tests.tiny_models import MASK, MODELS, tiny_model
+
+TOLERANCE = 1e-5
+ARMS = [name for name, (_, family) in MODELS.items() if family == "causal"]
+MDMS = [name for name in MODELS if name not in ARMS]
+LABELS = ["bos", "scaffold", "query", "doc 1", "doc 2"]
+
+
+def sampler_for(name, length=8):
+    if name in ARMS:
+        return fs.AutoregressiveSampler(length=length)
+    if name == "dream":
+        return fs.DreamSampler(steps=5, length=length, alg="entropy")
+    if name == "fast-dllm-v2":
+        return fs.ThresholdSampler(length=32, threshold=0.2)  # its blocks have 32 slots
+    return fs.LLaDASampler(steps=length, length=length, block=4)
+
+
+def make_prompt(rng, length):
+    """Random tokens with random regions and a mark that overlaps them."""
+    labels = ["bos"] + [LABELS[k] for k in np.sort(rng.integers(1, 4, length - 2))] + ["scaffold"]
+    marks = {"evidence": np.sort(rng.choice(length, size=min(4, length), replace=False)).astype(np.int64)}
+    return Prompt("", rng.integers(3, 90, length), regions_from_labels(labels), marks)
+
+
+def close(found, expected, name):
+    scale = max(1.0, float(np.abs(expected).max(initial=0)))
+    error = np.abs(np.asarray(found, np.float64) - expected).max(initial=0) / scale
+    assert error < TOLERANCE, f"{name}: {error:.1e}"
+
+
+def compare(model, trace):
+    """All arrays of one trace with the plain computation."""
+    arm = trace.kind == "arm"
+    if arm:
+        layers_of_step = [watch(model, trace.canvas[:-1])] * trace.steps
+    else:
+        layers_of_step = [watch(model, canvas_at(trace, step, MASK)) for step in range(trace.steps)]
+    masked = np.zeros_like(trace.masked) if arm else trace.masked
+    for step, layers in enumerate(layers_of_step):
+        rows = trace.prompt_length + step if arm else len(trace.canvas)
+        for number, layer in enumerate(layers):
+            for name, expected in expected_step(trace, layer, rows, masked[step]).items():
+                if name == "group_rows":
+                    assert (trace.group_rows[step] == expected).all()
+                elif name in trace.arrays:
+                    close(trace.arrays[name][step, number], expected, name)
+            if step in trace.qk_steps:
+                place = trace.qk_steps.index(step)
+                for name, expected in expected_geometry(trace, layer, rows).items():
+                    close(trace.arrays[name][place, number], expected, name)
+            last = layers_of_step[-1][number]["seen"].sum(0)
+            assert trace.seen_by[number, : len(last)].tolist() == last.tolist()
+    compare_commits(trace, layers_of_step)
+
+
+def compare_commits(trace, layers_of_step):
+    columns = column_sets(trace)
+    for slot, step in enumerate(trace.commit_step):
+        position = trace.prompt_length + slot
+        row = position if trace.logits == "same" else position - 1
+        for number, layer in enumerate(layers_of_step[step]):
+            own = layer["attention"][:, row]
+            wide = np.zeros((len(own), len(trace.canvas)))
+            wide[:, : own.shape[1]] = own
+            expected = np.stack([wide[:, columns[name]].sum(-1) for name in trace.column_labels], -1)
+            close(trace.commit_mass[slot, number], expected, "commit_mass")
+            ranks = trace.commit_key_mass.shape[-1]
+            close(trace.commit_key_mass[slot, number], -np.sort(-wide, -1)[:, :ranks], "commit_key_mass")
+            at = np.take_along_axis(wide, trace.commit_keys[slot, number].astype(int), -1)
+            close(trace.commit_key_mass[slot, number], at, "commit_keys")
+            entropy = -(own * np.log(np.where(own > 0, own, 1))).sum(-1)
+            close(trace.commit_entropy[slot, number], entropy, "commit_entropy")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_array_equals_plain_numpy(name):
+    model = tiny_model(name)
+    rng = np.random.default_rng(3)
+    prompts = [make_prompt(rng, length) for length in (13, 9, 13, 6)]
+    for trace in fs.trace(model, prompts, sampler_for(name), keep="heads"):
+        compare(model, trace)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    name=st.sampled_from(["llada", "dream", "sdar", "llama", "modernbert"]),
+    seed=st.integers(0, 1000),
+    lengths=st.lists(st.integers(3, 20), min_size=1, max_size=3),
+    keep=st.sampled_from(["compact", "groups", "heads", "matrices"]),
+)
+def test_any_batch_and_pad_pattern(name, seed, lengths, keep):
+    model = tiny_model(name, seed % 3)
+    rng = np.random.default_rng(seed)
+    prompts = [make_prompt(rng, length) for length in lengths]
+    for trace in fs.trace(model, prompts, sampler_for(name, 4), keep=keep):
+        compare(model, trace)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tracing_changes_no_token(name):
+    model = tiny_model(name)
+    rng = np.random.default_rng(5)
+    ids = [rng.integers(3, 90, length) for length in (12, 7)]
+    sampler = sampler_for(name)
+    for trace, generation in zip(fs.trace(model, ids, sampler), fs.generate(model, ids, sampler), strict=True):
+        assert trace.canvas.tolist() == generation.canvas.tolist()
+        assert trace.commit_step.tolist() == generation.commit_step.tolist()
+        assert trace.steps == generation.steps
+        close(trace.confidence, generation.confidence, "confidence")
+
+
+@pytest.mark.parametrize("name", ["llada", "dream", "bert", "sdar", "llama"])
+def test_a_batch_gives_each_sample_what_it_gets_alone(name):
+    model = tiny_model(name)
+    rng = np.random.default_rng(6)
+    prompts = [make_prompt(rng, length) for length in (11, 5, 8)]
+    sampler = sampler_for(name)
+    for prompt, together in zip(prompts, fs.trace(model, prompts, sampler), strict=True):
+        alone = fs.trace(model, prompt, sampler)
+        assert alone.canvas.tolist() == together.canvas.tolist()
+        for array, values in alone.arrays.items():
+            close(together.arrays[array], values, array)
+
+
+@pytest.mark.parametrize("name", ["llada", "llama"])
+def test_matrices_are_the_attention_matrices(name):
+    model = tiny_model(name)
+    trace = fs.trace(model, list(range(3, 15)), sampler_for(name), keep="matrices", matrix_layers=(1, 2))
+    assert trace.matrix_layers.tolist() == [1, 2]
+    last = watch(model, trace.canvas[:-1] if trace.kind == "arm" else canvas_at(trace, trace.steps - 1, MASK))
+    assert trace.matrix_steps[-1] == trace.steps - 1
+    for place, number in enumerate((1, 2)):
+        expected = last[number]["attention"]
+        close(trace.attention[-1, place][..., : expected.shape[-1]], expected, "attention")
+        close(trace.queries[-1, place], last[number]["query"], "queries")
+        close(trace.keys[-1, place][:, : expected.shape[-1]], last[number]["key"], "keys")
+    one = fs.trace(tiny_model("llada"), [3, 4, 5], sampler_for("llada"), keep="matrices", matrix_steps=(2,))
+    assert one.matrix_steps.tolist() == [2]
+
+
+def test_only_the_conditional_pass_is_captured():
+    model = tiny_model("llada")
+    plain = fs.LLaDASampler(steps=1, length=4)
+    guided = dataclasses.replace(plain, cfg=2.0)
+    ids = list(range(10, 22))
+    assert np.array_equal(fs.trace(model, ids, plain).received, fs.trace(model, ids, guided).received)
+
+
+def test_shapes_that_go_in_decide_what_comes_out():
+    model = tiny_model("llada")
+    sampler = fs.LLaDASampler(steps=2, length=2)
+    ids = torch.arange(3, 11)
+    assert isinstance(fs.trace(model, ids, sampler), fs.Trace)
+    assert isinstance(fs.trace(model, ids[None], sampler), fs.Trace)
+    assert len(fs.trace(model, torch.stack([ids, ids]), sampler)) == 2
+    assert len(fs.trace(model, [ids.tolist()], sampler)) == 1
+
+
+def test_steps_are_seen_as_they_are_made():
+    seen = []
+    fs.trace(tiny_model("llada"), [5, 6, 7], fs.LLaDASampler(steps=4, length=4), on_step=seen.append)
+    assert [step.index for step in seen] == [0, 1, 2, 3]
+
+
+def test_an_answer_of_one_token():
+    for name in ("llama", "llada"):
+        trace = fs.trace(tiny_model(name), [5, 6, 7], sampler_for(name, 4 if name == "llada" else 1))
+        compare(tiny_model(name), trace)
+
+
+def test_unknown_keep_is_a_sentence():
+    with pytest.raises(fs.UserError, match="keep='everything' should be one of compact, groups"):
+        fs.trace(tiny_model("llada"), [5], fs.LLaDASampler(steps=2, length=2), keep="everything")  # pyright: ignore
+
+
+def test_a_canvas_longer_than_the_context_is_a_sentence():
+    with pytest.raises(fs.UserError, match="132 tokens .* context of 128"):
+        fs.trace(tiny_model("llada"), list(range(3, 93)) + [5] * 34, fs.LLaDASampler(steps=8, length=8))

@@ -1,0 +1,165 @@
+"""Import of the reference's npz layouts, and what it refuses to open."""
+
+import contextlib
+import io
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from floatscope.canvas import Region
+from floatscope.errors import UserError
+from floatscope.traces import import_reference
+
+TOKENS, PROMPT = 9, 6
+
+
+def matrices(seed: int, count: int, causal: bool) -> np.ndarray:
+    weights = np.random.default_rng(seed).random((count, TOKENS, TOKENS))
+    weights = np.tril(weights) if causal else weights
+    return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
+
+
+def write_full(path, causal: bool, layers=(0, 2)):
+    found = matrices(0, len(layers), causal)
+    members = {f"layer_{n}_full_attention": found[i] for i, n in enumerate(layers)}
+    ids = np.arange(100, 100 + TOKENS)
+    np.savez(
+        path,
+        **members,
+        answer_tokens=ids[PROMPT:],
+        input_length=PROMPT,
+        num_generated_tokens=TOKENS - PROMPT,
+        passage_ranges=np.array([[2, 4]]),
+        question="who?",
+        token_generation_step=np.array({6: (0, 0, 106)}, dtype=object),
+        layer_0_attentions=np.array([[np.ones(2)], [np.ones(3)]], dtype=object),
+    )
+    return found
+
+
+def test_bidirectional_full_matrices(tmp_path):
+    found = write_full(tmp_path / "a.npz", causal=False)
+    trace = import_reference(tmp_path / "a.npz", model="llada")
+    assert (trace.kind, trace.visibility, trace.steps, trace.layers) == ("mdm", "bidirectional", 1, 2)
+    assert trace.metadata["layers"] == [0, 2]
+    assert trace.region_labels == ("bos", "prompt", "doc 1", "answer")
+    np.testing.assert_allclose(trace.received[0], found.mean(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(trace.received_answer[0], found[:, PROMPT:].mean(axis=1), rtol=1e-6)
+    assert not trace.masked.any()
+    np.testing.assert_array_equal(trace.attention[0, :, 0], found)
+    flow = trace.region_matrix()[0, :, 0]
+    np.testing.assert_allclose(flow[:, 3, 2], found[:, PROMPT:, 2:4].sum(axis=-1).mean(axis=-1), rtol=1e-5)
+    assert (trace.canvas[PROMPT:] == [106, 107, 108]).all()
+
+
+def test_causal_full_matrix_gives_every_step(tmp_path):
+    found = write_full(tmp_path / "a.npz", causal=True)
+    trace = import_reference(tmp_path / "a.npz")
+    assert (trace.kind, trace.visibility, trace.steps) == ("arm", "causal", TOKENS - PROMPT)
+    for step in range(trace.steps):
+        rows = PROMPT + step
+        np.testing.assert_allclose(trace.received[step], found[:, :rows].mean(axis=1), rtol=1e-6)
+        assert (trace.visible[step, 0] == np.clip(rows - np.arange(TOKENS), 0, None)).all()
+    assert (trace.received_answer[0] == 0).all()
+
+
+def step_file(path, mask=0):
+    found = np.stack([matrices(step, 2, causal=False) for step in range(3)])
+    canvas = np.array([5, 6, 7, 8, 9, 4, mask, mask, mask])
+    steps = []
+    for step, place in enumerate((7, 6, 8)):
+        layers = {f"layer_{n}_attention_avg": found[step, n] for n in range(2)}
+        steps.append({"step": step, "sequence": canvas.copy()[None], **layers})
+        canvas[place] = 50 + place
+    np.savez(path, step_attention_data=np.array(steps, dtype=object))
+    return found
+
+
+def test_steps(tmp_path):
+    found = step_file(tmp_path / "s.npz")
+    trace = import_reference(tmp_path / "s.npz", prompt_length=PROMPT, mask_id=0)
+    assert (trace.steps, trace.layers, trace.heads) == (3, 2, 1)
+    np.testing.assert_allclose(trace.received, found.mean(axis=2), rtol=1e-6)
+    assert list(trace.commit_step) == [1, 0, 2]
+    np.testing.assert_allclose(trace.received_masked[2], found[2][:, 8:].mean(axis=1), rtol=1e-6)
+    assert list(trace.group_rows[1]) == [1, 5, 2, 1]  # bos, prompt, masked, committed
+    guessed = import_reference(tmp_path / "s.npz")
+    assert guessed.prompt_length == PROMPT
+
+
+def test_given_regions_are_used(tmp_path):
+    write_full(tmp_path / "a.npz", causal=False)
+    spans = (Region("query", 0, 6), Region("answer", 6, 9))
+    assert import_reference(tmp_path / "a.npz", regions=spans).region_labels == ("query", "answer")
+
+
+class Malicious:
+    def __init__(self, marker):
+        self.marker = str(marker)
+
+    def __reduce__(self):
+        return os.mkdir, (self.marker,)
+
+
+def test_a_malicious_pickle_is_refused_by_name_and_never_run(tmp_path):
+    marker = tmp_path / "owned"
+    path = tmp_path / "m.npz"
+    np.savez(path, step_attention_data=np.array([Malicious(marker)], dtype=object))
+    with pytest.raises(UserError, match=rf"{os.mkdir.__module__}.mkdir"):
+        import_reference(path)
+    assert not marker.exists()
+
+
+def test_only_empty_arrays_are_announced():
+    from floatscope.traces.restricted import _NumpyUnpickler
+
+    class Bomb:
+        def __reduce__(self):
+            return np._core.multiarray._reconstruct, (np.ndarray, (10**12,), b"b")
+
+    with pytest.raises(pickle.UnpicklingError, match="not as empty"):
+        _NumpyUnpickler(io.BytesIO(pickle.dumps(Bomb()))).load()
+
+
+def test_numpy_scalars_and_nested_arrays_survive(tmp_path):
+    found = matrices(0, 1, causal=False)
+    step = {"step": np.int64(0), "layer_0_attention_avg": found[0]}
+    np.savez(tmp_path / "s.npz", step_attention_data=np.array([step], dtype=object))
+    trace = import_reference(tmp_path / "s.npz")
+    np.testing.assert_allclose(trace.received[0, 0], found[0].mean(axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("members", "sentence"),
+    [
+        (dict(nothing=np.ones(2)), "neither layer_N_full_attention nor"),
+        (dict(layer_0_full_attention=np.ones((2, 3))), "not tokens x tokens"),
+        (dict(layer_0_full_attention=np.eye(2), layer_1_full_attention=np.eye(3)), "differ in size"),
+        (dict(layer_0_full_attention=np.eye(2), input_length=7), "does not fit a canvas"),
+        (dict(step_attention_data=np.array([1, 2])), "no list of steps"),
+        (dict(step_attention_data=np.array([{"step": 0}])), "no layer_N_attention_avg"),
+    ],
+)
+def test_what_is_no_reference_file_is_a_sentence(tmp_path, members, sentence):
+    np.savez(tmp_path / "x.npz", **members)
+    with pytest.raises(UserError, match=sentence):
+        import_reference(tmp_path / "x.npz")
+
+
+def test_damaged_and_missing_files(tmp_path):
+    with pytest.raises(UserError, match="no npz file at"):
+        import_reference(tmp_path / "x.npz")
+    write_full(tmp_path / "a.npz", causal=False)
+    whole = (tmp_path / "a.npz").read_bytes()
+    rng = np.random.default_rng(1)
+    for place in rng.integers(0, len(whole), 60):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        (tmp_path / "a.npz").write_bytes(damaged)
+        with contextlib.suppress(UserError):
+            import_reference(tmp_path / "a.npz")
+    (tmp_path / "a.npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match="truncated"):
+        import_reference(tmp_path / "a.npz")

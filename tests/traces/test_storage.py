@@ -1,0 +1,192 @@
+"""The trace file: roundtrip, precision, laziness, damage, atomicity."""
+
+import dataclasses
+import json
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from full_matrices import full_run, to_trace
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from floatscope.errors import UserError
+from floatscope.traces import Trace, storage
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return to_trace(full_run(seed=3), metadata={"sample": "q1", "score": np.float32(0.5)})
+
+
+@pytest.fixture
+def saved(trace, tmp_path) -> Path:
+    return trace.save(tmp_path / "t.safetensors")
+
+
+def test_exact_roundtrip(trace, tmp_path):
+    back = Trace.load(trace.save(tmp_path / "t.safetensors", exact=True))
+    assert set(back.arrays) == set(trace.arrays)
+    for name, values in trace.arrays.items():
+        np.testing.assert_array_equal(back.arrays[name], values)
+        assert back.arrays[name].dtype == values.dtype
+    for name in (
+        "model",
+        "family",
+        "kind",
+        "visibility",
+        "logits",
+        "sampler",
+        "seed",
+        "prompt_length",
+        "texts",
+    ):
+        assert getattr(back, name) == getattr(trace, name)
+    assert back.regions == trace.regions
+    assert list(back.marks) == list(trace.marks)
+    np.testing.assert_array_equal(back.marks["evidence"], trace.marks["evidence"])
+    for name in ("canvas", "commit_step", "confidence"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(trace, name))
+    assert (back.qk_steps, back.keep) == (trace.qk_steps, trace.keep)
+    assert back.metadata == {"sample": "q1", "score": 0.5}
+
+
+def test_half_precision_is_within_its_bound(trace, saved):
+    back = Trace.load(saved)
+    for name, values in trace.arrays.items():
+        if values.dtype.kind == "f":
+            assert back.arrays[name].dtype == np.float32
+            # 11 bits of mantissa; below the smallest normal number half a subnormal step of 2**-24
+            bound = np.maximum(np.abs(values) * 2.0**-11, 2.0**-25)
+            assert (np.abs(back.arrays[name] - values) <= bound).all(), name
+        else:
+            np.testing.assert_array_equal(back.arrays[name], values)
+
+
+def test_values_too_large_for_half_precision_stay_whole(trace, tmp_path):
+    arrays = dict(trace.arrays) | {"qk": trace.qk * 1e5}
+    back = Trace.load(dataclasses.replace(trace, arrays=arrays).save(tmp_path / "t.safetensors"))
+    np.testing.assert_array_equal(back.qk, arrays["qk"])
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.integers(1, 4),
+    layers=st.integers(1, 3),
+    answer=st.integers(1, 4),
+    prompt=st.lists(st.sampled_from(["bos", "query", "doc 1", "doc 2"]), min_size=1, max_size=5),
+    kind=st.sampled_from(["mdm", "arm"]),
+)
+def test_any_shape_survives(tmp_path, steps, layers, answer, prompt, kind):
+    run = full_run(
+        kind=kind,
+        steps=steps,
+        layers=layers,
+        answer=answer,
+        prompt=tuple(prompt),
+        texts=None,
+        heads=2,
+        kv_heads=1,
+    )
+    trace = to_trace(run, ranks=1)
+    back = Trace.load(trace.save(tmp_path / "t.safetensors", exact=True))
+    assert (back.steps, back.layers, back.region_labels) == (trace.steps, trace.layers, trace.region_labels)
+    for name, values in trace.arrays.items():
+        np.testing.assert_array_equal(back.arrays[name], values)
+
+
+def test_arrays_are_read_only_when_used(saved, monkeypatch):
+    read: list[str] = []
+    original = storage.LazyArrays.read
+    monkeypatch.setattr(storage.LazyArrays, "read", lambda self, name: read.append(name) or original(self, name))
+    trace = Trace.load(saved)
+    assert (trace.steps, trace.layers, trace.heads) == (4, 3, 4)
+    repr(trace)
+    assert not [name for name in read if "." not in name]
+    _ = trace.received, trace.received
+    assert [name for name in read if "." not in name] == ["received"]
+
+
+def test_every_flipped_byte_is_noticed_or_harmless(trace, saved):
+    whole = saved.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for place in [*range(0, 8), *rng.integers(0, len(whole), 150)]:
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        saved.write_bytes(damaged)
+        try:
+            back = Trace.load(saved)
+            for name, values in trace.arrays.items():
+                np.testing.assert_allclose(back.arrays[name], values, rtol=1e-3, atol=1e-6)
+        except UserError:
+            refused += 1
+    assert refused > 120
+
+
+def test_truncated_file(saved):
+    whole = saved.read_bytes()
+    for keep in (0, 1, 7, 8, 100, len(whole) // 2, len(whole) - 1):
+        saved.write_bytes(whole[:keep])
+        with pytest.raises(UserError, match="trace"):
+            Trace.load(saved)
+
+
+def test_foreign_newer_pickle_folder_missing(tmp_path, saved):
+    foreign = tmp_path / "weights.safetensors"
+    save_file({"w": np.ones(3)}, foreign)
+    with pytest.raises(UserError, match="no floatscope trace"):
+        Trace.load(foreign)
+    save_file({"w": np.ones(3)}, foreign, {"format": storage.FORMAT, "version": "99"})
+    with pytest.raises(UserError, match=r"version 99.*upgrade"):
+        Trace.load(foreign)
+    foreign.write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(UserError, match="pickle"):
+        Trace.load(foreign)
+    with pytest.raises(UserError, match="is a folder"):
+        Trace.load(tmp_path)
+    with pytest.raises(UserError, match="no trace at"):
+        Trace.load(tmp_path / "nowhere.safetensors")
+
+
+def test_a_file_that_vanishes_before_an_array_is_read(saved):
+    trace = Trace.load(saved)
+    saved.unlink()
+    with pytest.raises(UserError, match="could not be read"):
+        _ = trace.received
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_a_failing_write_leaves_the_old_file(trace, saved, monkeypatch, failing):
+    before = saved.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, failing, full)
+    with pytest.raises(UserError, match=r"No space left.*free space"):
+        trace.save(saved)
+    assert saved.read_bytes() == before
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+def test_a_folder_that_does_not_exist(trace, tmp_path):
+    with pytest.raises(UserError, match="folder exists"):
+        trace.save(tmp_path / "no" / "t.safetensors")
+
+
+def test_npz_opens_without_pickle(trace, tmp_path):
+    path = trace.to_npz(tmp_path / "t.npz")
+    with np.load(path, allow_pickle=False) as data:
+        for name, values in trace.arrays.items():
+            np.testing.assert_array_equal(data[name], values)
+        np.testing.assert_array_equal(data["canvas"], trace.canvas)
+        np.testing.assert_array_equal(data["evidence"], trace.marks["evidence"])
+        header = json.loads(str(data["header"]))
+    assert header["model"] == trace.model
+    assert header["regions"][0] == ["bos", 0, 1]
+    with pytest.raises(UserError, match="could not be written"):
+        trace.to_npz(tmp_path / "no" / "t.npz")
