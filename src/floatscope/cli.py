@@ -163,9 +163,7 @@ def families() -> None:
     Console().print("Another one can be declared in a TOML file and passed as --family my.toml.")
 
 
-def _load(
-    model: str, family: str | None, dtype: str | None, device: str | None, check: bool = True
-) -> Model:
+def _load(model: str, family: str | None, dtype: str | None, device: str | None, check: bool = True) -> Model:
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -65,8 +65,7 @@ def trace(
         records = [recorder.finish() for recorder in tap.recorders]
     used = make_batch(model, ids, sampler, seeds).seeds
     traces = [
-        _trace(model, sampler, *parts, keep=keep)
-        for parts in zip(wanted, generations, records, used, strict=True)
+        _trace(model, sampler, *parts, keep=keep) for parts in zip(wanted, generations, records, used, strict=True)
     ]
     return traces[0] if single else traces
 
@@ -172,9 +171,7 @@ def _plan(
         columns[region.start : region.stop, labels.index(region.label)] = 1
     for place, positions in enumerate(prompt.marks.values(), len(labels)):
         columns[torch.from_numpy(positions), place] = 1
-    prompt_groups = torch.cat(
-        [torch.full((len(region),), groups.index(region.label)) for region in prompt.regions]
-    )
+    prompt_groups = torch.cat([torch.full((len(region),), groups.index(region.label)) for region in prompt.regions])
     return Plan(
         prompt_groups=prompt_groups,
         group_count=len(groups),

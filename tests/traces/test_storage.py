@@ -173,6 +173,23 @@ def test_a_failing_write_leaves_the_old_file(trace, saved, monkeypatch, failing)
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
+def test_a_header_whose_length_looks_like_a_pickle(trace, tmp_path):
+    """The first byte is the low byte of the header's length: 0x80 is a length like any other."""
+    starts = set()
+    for padding in range(0, 256, 8):
+        made = dataclasses.replace(trace, metadata={"padding": "x" * padding})
+        path = made.save(tmp_path / "t.safetensors")
+        starts.add(path.read_bytes()[:1])
+        assert Trace.load(path).metadata == {"padding": "x" * padding}
+    assert b"\x80" in starts
+
+
+def test_others_may_read_it_if_the_umask_says_so(trace, tmp_path):
+    (tmp_path / "plain").touch()
+    path = trace.save(tmp_path / "t.safetensors")
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def test_a_folder_that_does_not_exist(trace, tmp_path):
     with pytest.raises(UserError, match="folder exists"):
         trace.save(tmp_path / "no" / "t.safetensors")

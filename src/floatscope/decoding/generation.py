@@ -105,9 +105,7 @@ def _read_prompt(ids: Any, number: int) -> Ids:
     try:
         array = ids.detach().cpu().numpy() if isinstance(ids, torch.Tensor) else np.asarray(ids)
     except ValueError as error:  # a ragged list
-        raise UserError(
-            f"Prompt {number} is not one sequence of token ids: give each prompt its own list."
-        ) from error
+        raise UserError(f"Prompt {number} is not one sequence of token ids: give each prompt its own list.") from error
     if array.ndim == 2 and array.shape[0] == 1:
         array = array[0]
     if array.size == 0:

@@ -94,10 +94,7 @@ class LLaDASampler:
         """(block, quota) of each step of a sample. Quotas of 0 come only when the block is full: dropped."""
         steps = self.steps // (self.length // block)
         return [
-            (slots, quota)
-            for slots in blocks
-            for quota in quotas(sum(masked[slot] for slot in slots), steps)
-            if quota
+            (slots, quota) for slots in blocks for quota in quotas(sum(masked[slot] for slot in slots), steps) if quota
         ]
 
 

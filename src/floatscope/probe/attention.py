@@ -68,7 +68,6 @@ class Geometry:
         last = self.last if rows is None else self.last.clamp(max=rows)
         return qk_sums(self.query, self.key, torch.minimum(self.first, last), last)
 
-
     def matrix(self) -> Tensor:
         """The attention matrix A [H, T, T] in full, float32."""
         share = len(self.query) // len(self.key)

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from floatscope.probe.layout import Layout, RowBlock
 
-# Floats of one block of scores. Measured best around the size of a core's L2 cache, from 512 to 4096 tokens.
-BLOCK_FLOATS = 400_000
+# Floats of one block of scores: large enough for the matrix products, small enough to stay in cache between them.
+BLOCK_FLOATS = 800_000
 LEAST_ROWS = 32
+MOST_RUNS = 24
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def attend(
     kv_heads = len(key)
     share = heads // kv_heads
     device = query.device
-    query = (query.float() * scale).view(kv_heads, share, tokens, -1)
+    query = query.unflatten(0, (kv_heads, share))  # [Hkv, share, T, d]
     key_t, value32 = key.float().transpose(1, 2), value.float()
     output = torch.empty(tokens, heads, value.shape[-1], device=device)
     sums = workspace.take("sums", (heads, layout.group_count, tokens), device).zero_()
@@ -118,8 +119,10 @@ def attend(
         keys = block.stop if visible.causal else tokens  # a causal block needs no key after its last row
         rows = block.stop - block.start
         for h in range(kv_heads):
+            scaled = workspace.take("scaled", (share, rows, query.shape[-1]), device)
+            torch.mul(query[h, :, block.start : block.stop].float(), scale, out=scaled)
             scores = workspace.take("scores", (share * rows, keys), device)
-            torch.mm(query[h, :, block.start : block.stop].reshape(share * rows, -1), key_t[h, :, :keys], out=scores)
+            torch.mm(scaled.view(share * rows, -1), key_t[h, :, :keys], out=scores)
             per_head = scores.view(share, rows, keys)
             if softcap is not None:
                 scores.div_(softcap).tanh_().mul_(softcap)
@@ -136,10 +139,12 @@ def attend(
 
 def _add_groups(sums: Tensor, probabilities: Tensor, block: RowBlock) -> None:
     """Add the block's column sums [share, rows, keys] to its groups [share, G, keys]."""
-    if len(block.present) == 1 and bool(block.member.all()):
-        sums[:, int(block.present[0])] += probabilities.sum(1)
-    elif len(block.present):
-        sums.index_add_(1, block.present, torch.matmul(block.member, probabilities))
+    if len(block.runs) <= MOST_RUNS:  # one pass over the probabilities, however many groups
+        for group, start, stop in block.runs:
+            sums[:, group] += probabilities[:, start:stop].sum(1)
+    else:  # as when every answer row of an ARM is a group of its own
+        present, member = block.members
+        sums.index_add_(1, present, torch.matmul(member, probabilities))
 
 
 def _statistics(sums: Tensor, interest: Tensor, layout: Layout) -> LayerStatistics:
@@ -149,5 +154,5 @@ def _statistics(sums: Tensor, interest: Tensor, layout: Layout) -> LayerStatisti
         row_keys=top.indices,
         row_key_mass=top.values,
         row_mass=interest @ layout.columns,
-        row_entropy=torch.special.entr(interest).sum(-1),
+        row_entropy=-(interest * interest.clamp(min=torch.finfo(torch.float32).tiny).log()).sum(-1),
     )

@@ -55,24 +55,35 @@ class Layout:
 
     def _block(self, start: int, stop: int) -> RowBlock:
         ids = self.groups[start:stop]
-        present = ids.unique()
-        present = present[present >= 0]
-        member = (ids[None] == present[:, None]).float()  # [P, rows]
+        group, lengths = ids.unique_consecutive(return_counts=True)
+        ends = lengths.cumsum(0)
+        runs = tuple(
+            (int(g), int(end - length), int(end))
+            for g, length, end in zip(group, lengths, ends, strict=True)
+            if g >= 0
+        )
         inside = ((self.rows >= start) & (self.rows < stop)).nonzero()[:, 0]
-        return RowBlock(start, stop, present, member, inside, self.rows[inside] - start)
+        return RowBlock(start, stop, ids, runs, inside, self.rows[inside] - start)
 
 
 @dataclass(frozen=True)
 class RowBlock:
-    """A run of query rows: the groups present in it, and the rows of interest that fall into it."""
+    """A run of query rows: the groups in it, and the rows of interest that fall into it."""
 
     start: int
     stop: int
-    present: Tensor
-    """Groups with a row in the block, int64 [P]."""
-    member: Tensor
-    """One-hot membership, float32 [P, rows]."""
+    groups: Tensor
+    """Group of each row of the block."""
+    runs: tuple[tuple[int, int, int], ...]
+    """(group, start, stop) of neighbouring rows of one group, counted from the block's start."""
     interest: Tensor
     """Places of the block's rows of interest in Layout.rows."""
     local: Tensor
-    """The same rows, counted from `start`."""
+    """The same rows, counted from the block's start."""
+
+    @cached_property
+    def members(self) -> tuple[Tensor, Tensor]:
+        """Groups present, int64 [P], and one-hot membership of the rows, float32 [P, rows]."""
+        present = self.groups.unique()
+        present = present[present >= 0]
+        return present, (self.groups[None] == present[:, None]).float()

@@ -55,9 +55,7 @@ def plain_template(question: str, documents: Sequence[Document]) -> list[Piece]:
     return [*pieces, Piece("Question: ", SCAFFOLD), Piece(question, QUERY), Piece("\nAnswer:", SCAFFOLD)]
 
 
-def build_prompt(
-    tokenizer: Any, question: str, documents: Sequence[Document], answers: Sequence[str] = ()
-) -> Prompt:
+def build_prompt(tokenizer: Any, question: str, documents: Sequence[Document], answers: Sequence[str] = ()) -> Prompt:
     """Render, tokenise with offsets, label. `tokenizer` is any fast tokenizer of transformers.
 
     marks: `evidence`, the text tokens of gold documents (no title); `gold_answer`, the tokens of an answer string

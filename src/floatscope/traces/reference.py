@@ -157,9 +157,7 @@ def _full_canvas(members: Members, tokens: int, given: int | None) -> tuple[NDAr
     return canvas, length
 
 
-def _prompt_length(
-    members: Members, given: int | None, canvases: list[NDArray[np.int64]], tokens: int
-) -> int:
+def _prompt_length(members: Members, given: int | None, canvases: list[NDArray[np.int64]], tokens: int) -> int:
     if given is not None:
         return given
     if "input_length" in members:
@@ -168,9 +166,7 @@ def _prompt_length(
     return min(changed, default=tokens)
 
 
-def _commits(
-    canvases: list[NDArray[np.int64]], length: int, tokens: int, mask_id: int | None
-) -> NDArray[np.int64]:
+def _commits(canvases: list[NDArray[np.int64]], length: int, tokens: int, mask_id: int | None) -> NDArray[np.int64]:
     """[answer] the step before a slot last changed; a slot that is still a mask at the end commits there."""
     commits = np.full(tokens - length, -1, np.int64)
     for step, (before, after) in enumerate(pairwise(canvases)):

@@ -43,7 +43,10 @@ def save(trace: Trace, path: str | Path, exact: bool = False) -> Path:
     metadata = {"format": FORMAT, "version": str(VERSION), "header": text, "crc32": crc32}
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode  # what the user's umask gives; safetensors makes files for the owner alone
         save_file(tensors, temporary, metadata)
+        temporary.chmod(mode)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -146,18 +149,18 @@ def _read_header(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise UserError(f"There is no trace at {path}; check the path or run 'floatscope trace' first.")
     try:
-        with path.open("rb") as file:
-            start = file.read(2)
-        if start[:1] == b"\x80" or start == b"PK":
-            raise UserError(
-                f"{path} is a pickle or zip archive, not a trace, and is never opened as one; save traces "
-                "with Trace.save, or import the reference's npz with import_reference."
-            )
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             listing = {name: (_DTYPES.get(s.get_dtype()), list(s.get_shape())) for name, s in found.items()}
     except (OSError, SafetensorError) as error:
+        with path.open("rb") as file:
+            start = file.read(2)
+        if start[:1] == b"\x80" or start == b"PK":
+            raise UserError(
+                f"{path} is a pickle or zip archive, not a trace, and is never opened as one; save traces with "
+                "Trace.save, or import the reference's npz with import_reference."
+            ) from error
         raise UserError(f"{path} is truncated or no trace ({error}); trace the sample again.") from error
     if metadata.get("format") != FORMAT:
         raise UserError(f"{path} is a safetensors file but no floatscope trace; give one of Trace.save.")

@@ -171,8 +171,8 @@ class Trace:
         sums = self.received * self.rows[:, None, None]  # [step, layer, token] column sums C_j
         return np.divide(sums, visible, out=np.zeros(sums.shape), where=visible > 0).astype(np.float32)
 
-    def region_matrix(self) -> NDArray[np.float32]:
-        """[step, layer, head, region, region] mean row of each region; answer states merged."""
+    def region_matrix(self, head_mean: bool = False) -> NDArray[np.float32]:
+        """[step, layer, head, region, region] mean row of each region, answer states merged; or the mean over heads."""
         regions = self.region_labels
         of_group = [regions.index(label.partition(":")[0]) for label in self.group_labels]
         rows = self.group_rows.astype(np.float64)  # [step, group]
@@ -180,6 +180,8 @@ class Trace:
         total = rows @ member  # [step, region]
         share = rows[:, :, None] * member / np.maximum(total, 1)[:, None, :]  # [step, group, region]
         attention = self.region_attention[..., : len(regions)]
+        if head_mean:
+            return np.einsum("slgc,sgr->slrc", attention.mean(axis=2), share, optimize=True).astype(np.float32)
         return np.einsum("slhgc,sgr->slhrc", attention, share, optimize=True).astype(np.float32)
 
     def validate(self) -> "Trace":
