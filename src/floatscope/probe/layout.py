@@ -58,9 +58,7 @@ class Layout:
         group, lengths = ids.unique_consecutive(return_counts=True)
         ends = lengths.cumsum(0)
         runs = tuple(
-            (int(g), int(end - length), int(end))
-            for g, length, end in zip(group, lengths, ends, strict=True)
-            if g >= 0
+            (int(g), int(end - length), int(end)) for g, length, end in zip(group, lengths, ends, strict=True) if g >= 0
         )
         inside = ((self.rows >= start) & (self.rows < stop)).nonzero()[:, 0]
         return RowBlock(start, stop, ids, runs, inside, self.rows[inside] - start)

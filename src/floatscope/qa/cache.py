@@ -1,0 +1,51 @@
+"""Where indices are kept between runs: folders named by content hash, each complete or absent."""
+
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+VARIABLE = "FLOATSCOPE_CACHE"
+
+
+def cache_folder() -> Path:
+    """$FLOATSCOPE_CACHE, or the platform's place for such files."""
+    if chosen := os.environ.get(VARIABLE):
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "floatscope"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "floatscope" / "Cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "floatscope"
+
+
+def cached(
+    kind: str, key: str, load: Callable[[Path], T], build: Callable[[], T], save: Callable[[T, Path], None]
+) -> T:
+    """What `build` gives, taken from the cache where it is there and loads, put there where not.
+
+    A folder is written under a temporary name, then renamed, so one that is there is complete. A damaged one
+    is built anew; a cache that cannot be written costs time, not the run.
+    """
+    folder = cache_folder() / kind / key
+    if folder.is_dir():
+        try:
+            return load(folder)
+        except (OSError, ValueError, EOFError, KeyError) as error:
+            warnings.warn(f"The cached {kind} index {key} is damaged and is built anew ({error}).", stacklevel=2)
+            shutil.rmtree(folder, ignore_errors=True)
+    value = build()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent, ignore_cleanup_errors=True) as scratch:
+            save(value, Path(scratch) / key)
+            if not folder.exists():  # another process may have been faster, with the same content
+                os.replace(Path(scratch) / key, folder)
+    except OSError as error:
+        warnings.warn(f"The {kind} index could not be cached in {folder.parent}: {error}.", stacklevel=2)
+    return value

@@ -1,0 +1,110 @@
+"""Scores of a predicted answer against the accepted ones: accuracy, exact match, token F1. No models here."""
+
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+SHORT = 3
+"""Answers no longer than this ("no", "2", "US") count as mentioned only where they are whole words."""
+
+
+class _Punctuation(dict[int, int | None]):
+    """A table for str.translate that removes punctuation, filled as characters are met."""
+
+    def __missing__(self, code: int) -> int | None:
+        character = chr(code)
+        remove = character in string.punctuation or unicodedata.category(character).startswith("P")
+        self[code] = None if remove else code
+        return self[code]
+
+
+_PUNCTUATION = _Punctuation()
+
+
+def normalise(text: str) -> str:
+    """SQuAD's normalisation: lower case, no punctuation, no articles, single spaces.
+
+    On ASCII this is SQuAD's to the letter. Beyond it, characters are composed (NFC), so that one spelling has
+    one form, and typographic punctuation goes as its ASCII kin does: "O’Brien" and "O'Brien" are one answer.
+    """
+    plain = unicodedata.normalize("NFC", text).lower().translate(_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", plain).split())
+
+
+def accuracy(prediction: str, answers: Iterable[str]) -> float:
+    """1 if a normalised answer is a substring of the normalised prediction (the paper's measure)."""
+    return _best(prediction, answers, lambda found, answer: float(answer in found))
+
+
+def exact_match(prediction: str, answers: Iterable[str]) -> float:
+    """1 if the normalised prediction is a normalised answer."""
+    return _best(prediction, answers, lambda found, answer: float(answer == found))
+
+
+def f1(prediction: str, answers: Iterable[str]) -> float:
+    """Harmonic mean of precision and recall over the normalised words, for the best of the answers."""
+    return _best(prediction, answers, _token_f1)
+
+
+METRICS: dict[str, Callable[[str, Iterable[str]], float]] = {
+    "accuracy": accuracy,
+    "exact_match": exact_match,
+    "f1": f1,
+}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Every metric of one prediction, each between 0 and 1."""
+
+    accuracy: float
+    exact_match: float
+    f1: float
+
+
+def score(prediction: str, answers: Iterable[str]) -> Scores:
+    accepted = tuple(answers)
+    return Scores(**{name: metric(prediction, accepted) for name, metric in METRICS.items()})
+
+
+def mentions(text: str, answers: Iterable[str]) -> bool:
+    """Does the text contain an answer, both normalised? Then a model could copy it and be right."""
+    return mentions_normalised(normalise(text), [normalise(answer) for answer in answers])
+
+
+def mentions_normalised(text: str, answers: Iterable[str]) -> bool:
+    """`mentions` for strings that are normalised already; an answer that is empty then is in no text."""
+    padded = f" {text} "
+    return any((answer if len(answer) > SHORT else f" {answer} ") in padded for answer in answers if answer)
+
+
+def _best(prediction: str, answers: Iterable[str], compare: Callable[[str, str], float]) -> float:
+    """The maximum over answers. A question without an answer (SQuAD 2) wants an empty prediction.
+
+    An answer that normalises to nothing ("A", "The", "?") would be in every prediction: it is compared as it
+    stands, but for case and spaces.
+    """
+    found = normalise(prediction)
+    accepted = tuple(answers)
+    if not accepted:
+        return float(not found)
+    best = 0.0
+    for answer in accepted:
+        wanted = normalise(answer)
+        best = max(best, compare(found, wanted) if wanted else float(_folded(prediction) == _folded(answer)))
+    return best
+
+
+def _folded(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).lower().split())
+
+
+def _token_f1(found: str, wanted: str) -> float:
+    found_words, wanted_words = found.split(), wanted.split()
+    shared = sum((Counter(found_words) & Counter(wanted_words)).values())
+    # 2PR / (P + R) with P = shared / |found| and R = shared / |wanted|
+    return 2 * shared / (len(found_words) + len(wanted_words))

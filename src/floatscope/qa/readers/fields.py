@@ -1,0 +1,102 @@
+"""Strict reading of a JSON record's fields: an error is a sentence. Which fields exist is left to shapes."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Data = Mapping[str, Any]
+
+ID_NAMES = ("id", "_id", "question_id", "QuestionId", "query_id", "qid")
+
+
+class WrongField(ValueError):
+    """What is wrong with a record's fields, without its place in the file."""
+
+
+def identity(data: Data) -> str | None:
+    """The record's own id under any of the names in use, or None."""
+    for name in ID_NAMES:
+        value = data.get(name)
+        if isinstance(value, (str, int)) and not isinstance(value, bool) and str(value).strip():
+            return str(value)
+    return None
+
+
+def first_of(data: Data, *names: str) -> Any:
+    """The value of the first of the names that the record has, or None."""
+    return next((data[name] for name in names if data.get(name) is not None), None)
+
+
+def text_of(data: Data, *names: str) -> str:
+    """A text that must be there and not blank."""
+    value = first_of(data, *names)
+    if value is None:
+        raise WrongField(f"it has no field {_either(names)}")
+    if not isinstance(value, str):
+        raise WrongField(f"its field {_either(names)} is a {type(value).__name__}, not a text")
+    if not value.strip():
+        raise WrongField(f"its field {_either(names)} is blank")
+    return value.strip()
+
+
+def title_of(data: Data, *names: str) -> str:
+    """A title, empty where there is none."""
+    value = first_of(data, *names)
+    if value is not None and not isinstance(value, str):
+        raise WrongField(f"its field {_either(names)} is a {type(value).__name__}, not a text")
+    return (value or "").strip()
+
+
+def rows_of(data: Data, *names: str) -> list[dict[str, Any]]:
+    """A list of objects, or the columns that the hub makes of one: {"title": [...], "text": [...]}."""
+    value = first_of(data, *names)
+    if value is None:
+        return []
+    if isinstance(value, dict):
+        return _rows_of_columns(value, names)
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        raise WrongField(f"its field {_either(names)} is not a list of objects")
+    return value
+
+
+def answers_of(values: Any) -> tuple[str, ...]:
+    """Every answer once, in order, from a text, a number, or a list of these or of {"answer"|"text": ...}."""
+    answers: dict[str, None] = {}
+    for value in values if isinstance(values, (list, tuple)) else [values]:
+        if isinstance(value, Mapping):
+            value = first_of(value, "answer", "text")
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            value = str(value)
+        if isinstance(value, str) and value.strip():
+            answers[value.strip()] = None
+        elif value is not None and not isinstance(value, str):
+            raise WrongField(f"an answer is a {type(value).__name__}, not a text")
+    return tuple(answers)
+
+
+def some_answers(values: Any, names: Iterable[str]) -> tuple[str, ...]:
+    """`answers_of`, where at least one must be there."""
+    answers = answers_of(values)
+    if not answers:
+        raise WrongField(f"it has no answer in {_either(tuple(names))}")
+    return answers
+
+
+def flag_of(data: Data, *names: str) -> bool:
+    """A yes or no, false where it is missing; 0 and 1 count as well."""
+    value = first_of(data, *names)
+    if value is None:
+        return False
+    if value in (0, 1):
+        return bool(value)
+    raise WrongField(f"its field {_either(names)} is {value!r}, not true or false")
+
+
+def _rows_of_columns(columns: Mapping[str, Any], names: tuple[str, ...]) -> list[dict[str, Any]]:
+    lists = {name: column for name, column in columns.items() if isinstance(column, list)}
+    if not lists or len({len(column) for column in lists.values()}) != 1:
+        raise WrongField(f"its field {_either(names)} is neither a list of objects nor equal columns")
+    return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+
+
+def _either(names: tuple[str, ...]) -> str:
+    return " or ".join(f"`{name}`" for name in names)

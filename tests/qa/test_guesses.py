@@ -1,0 +1,37 @@
+"""Guesses without a model, on samples where they can be told by hand."""
+
+import random
+
+from floatscope.qa.guesses import GUESSES, most_common_answer, nearest_sentence, other_answer
+from floatscope.qa.samples import Document, Sample
+
+SAMPLES = [
+    Sample(
+        "1", "Where is the blue gate?", ("north",), (Document("", "Gates rust. The blue gate is north. It is old."),)
+    ),
+    Sample("2", "Where is the well?", ("south",)),
+    Sample("3", "Where is the barn?", ("south",)),
+    Sample("4", "Where is nothing?", ()),
+]
+
+
+def test_most_common_answer_leaves_the_sample_out() -> None:
+    rng = random.Random(0)
+    assert most_common_answer(SAMPLES[0], SAMPLES, rng) == "south"
+    assert most_common_answer(SAMPLES[1], SAMPLES, rng) == "north"  # one each is left, the first counts
+    assert most_common_answer(SAMPLES[1], SAMPLES[1:2], rng) == ""
+
+
+def test_other_answer_is_never_the_samples_own() -> None:
+    drawn = {other_answer(SAMPLES[0], SAMPLES, random.Random(seed)) for seed in range(20)}
+    assert drawn == {"south"}
+
+
+def test_nearest_sentence_shares_most_words() -> None:
+    assert nearest_sentence(SAMPLES[0], SAMPLES, random.Random(0)) == "The blue gate is north"
+    assert nearest_sentence(SAMPLES[1], SAMPLES, random.Random(0)) == ""
+
+
+def test_every_guess_is_a_text_for_every_sample() -> None:
+    for guess in GUESSES.values():
+        assert all(isinstance(guess(sample, SAMPLES, random.Random(1)), str) for sample in SAMPLES)
