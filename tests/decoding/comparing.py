@@ -17,9 +17,7 @@ def run(
     return batch, list(sampler.decode(denoiser, batch))
 
 
-def assert_same_steps(
-    batch: Batch, steps: Sequence[Step], sample: int, expected: Sequence[PlainStep]
-) -> None:
+def assert_same_steps(batch: Batch, steps: Sequence[Step], sample: int, expected: Sequence[PlainStep]) -> None:
     """Same number of steps, and after each the same canvas, the same commits, the same confidences."""
     own = [step for step in steps if step.active[sample]]
     assert [step.index for step in own] == list(range(len(expected)))
@@ -44,9 +42,7 @@ def assert_each_slot_once(steps: Sequence[Step]) -> None:
         assert (changed[:, -length:] == after.committed).all()
 
 
-def assert_asks_only(
-    denoiser: FormulaDenoiser, batch: Batch, windows: Sequence[Sequence[Sequence[int]]]
-) -> None:
+def assert_asks_only(denoiser: FormulaDenoiser, batch: Batch, windows: Sequence[Sequence[Sequence[int]]]) -> None:
     """Call by call, sample by sample: the slots asked for are those in `windows` (empty: slot 0)."""
     assert len(denoiser.calls) == len(windows)
     for (_, positions, _), slots in zip(denoiser.calls, windows, strict=True):

@@ -76,15 +76,11 @@ def llada(
             noisy = clean
             if temperature > 0:
                 noise = uniform(stream, len(masked), len(clean[0]))
-                noisy = [
-                    np.exp(row) / (-np.log(u)) ** temperature for row, u in zip(clean, noise, strict=True)
-                ]
+                noisy = [np.exp(row) / (-np.log(u)) ** temperature for row, u in zip(clean, noise, strict=True)]
             tokens = {slot: int(np.argmax(row)) for slot, row in zip(masked, noisy, strict=True)}
             confidence = {s: float(softmax(row)[tokens[s]]) for s, row in zip(masked, clean, strict=True)}
             if remasking == "random":
-                confidence = dict(
-                    zip(masked, torch.rand(len(masked), generator=stream).tolist(), strict=True)
-                )
+                confidence = dict(zip(masked, torch.rand(len(masked), generator=stream).tolist(), strict=True))
             ends = {slot: hold_eos and tokens[slot] in eos_ids for slot in masked}
             commits = chosen_slots(confidence, ends, quota)
             for slot in commits:
@@ -137,9 +133,7 @@ def dream(
             chance = 1.0 if step == steps - 1 else float(share)
             draws = uniform(stream, len(masked))
             masked = [slot for slot, draw in zip(masked, draws, strict=True) if draw < chance]
-        rows = {
-            slot: likely(without_mask(raw[len(prompt) + slot]), temperature, top_p, top_k) for slot in masked
-        }
+        rows = {slot: likely(without_mask(raw[len(prompt) + slot]), temperature, top_p, top_k) for slot in masked}
         noise = np.zeros((len(masked), raw.shape[1]))
         if temperature > 0 and masked:
             noise = -np.log(-np.log(uniform(stream, len(masked), raw.shape[1])))

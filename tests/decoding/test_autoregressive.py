@@ -46,9 +46,7 @@ def test_greedy_is_what_transformers_generates_up_to_each_sample_s_eos():
     expected = by_transformers(LlamaDenoiser("causal", eos_ids=eos_ids), 12)
     assert len({len(answer) for answer in expected}) > 1  # some end before others
     steps = []
-    done = several(
-        LlamaDenoiser("causal", eos_ids=eos_ids), PROMPTS, AutoregressiveSampler(12), on_step=steps.append
-    )
+    done = several(LlamaDenoiser("causal", eos_ids=eos_ids), PROMPTS, AutoregressiveSampler(12), on_step=steps.append)
     assert [generation.answer.tolist() for generation in done] == expected
     assert len(steps) == max(map(len, expected))
     for sample, (generation, answer) in enumerate(zip(done, expected, strict=True)):

@@ -6,12 +6,8 @@ from hypothesis import strategies as st
 from floatscope.decoding.blocks import answer_blocks, quotas
 
 
-@given(
-    block=st.integers(1, 9), blocks=st.integers(1, 5), prompt=st.integers(1, 30), block_causal=st.booleans()
-)
-def test_blocks_partition_the_answer_at_the_edges_of_the_canvas_or_of_the_answer(
-    block, blocks, prompt, block_causal
-):
+@given(block=st.integers(1, 9), blocks=st.integers(1, 5), prompt=st.integers(1, 30), block_causal=st.booleans())
+def test_blocks_partition_the_answer_at_the_edges_of_the_canvas_or_of_the_answer(block, blocks, prompt, block_causal):
     length = block * blocks
     found = answer_blocks(length, block, prompt, block if block_causal else None)
     assert [slot for slots in found for slot in slots] == list(range(length))

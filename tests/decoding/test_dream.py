@@ -62,9 +62,7 @@ def test_origin_stops_when_nothing_is_left_and_asks_for_masked_slots_only():
     masked, windows = [{0, 1, 2}, {0, 1, 2}], []
     for step in steps:
         windows.append([sorted(own) for own in masked])
-        masked = [
-            m - set(row.nonzero().flatten().tolist()) for m, row in zip(masked, step.committed, strict=True)
-        ]
+        masked = [m - set(row.nonzero().flatten().tolist()) for m, row in zip(masked, step.committed, strict=True)]
     assert_asks_only(denoiser, batch, windows)
 
 

@@ -22,9 +22,7 @@ def samplers(draw):
         st.sampled_from(
             [
                 LLaDASampler(blocks * draw(st.integers(1, 4)), length, block, temperature, hold_eos=True),
-                LLaDASampler(
-                    blocks, length, block, temperature, "random", cfg=draw(st.sampled_from([0.0, 1.0]))
-                ),
+                LLaDASampler(blocks, length, block, temperature, "random", cfg=draw(st.sampled_from([0.0, 1.0]))),
                 DreamSampler(draw(st.integers(1, 8)), length, "origin", temperature=temperature),
                 DreamSampler(draw(st.integers(1, 8)), length, "entropy", temperature=temperature, top_p=0.9),
                 DreamSampler(draw(st.integers(1, 8)), length, "topk_margin", alg_temp=0.5),
@@ -70,9 +68,7 @@ def test_the_generation_is_what_the_steps_say():
         assert generation.canvas.tolist()[: len(prompt)] == prompt
         assert generation.answer.tolist() == steps[-1].canvas[sample, -6:].tolist()
         assert MASK not in generation.answer
-        for slot, (when, confidence) in enumerate(
-            zip(generation.commit_step, generation.confidence, strict=True)
-        ):
+        for slot, (when, confidence) in enumerate(zip(generation.commit_step, generation.confidence, strict=True)):
             assert steps[when].committed[sample, slot]
             assert steps[when].confidence[sample, slot].item() == confidence
         assert (generation.canvas.dtype, generation.commit_step.dtype) == (np.int64, np.int64)

@@ -64,9 +64,7 @@ def test_asks_for_masked_slots_of_the_block_only():
     for step in steps:
         first = 0 if step.index < 2 else 3
         windows.append([sorted(own & set(range(first, first + 3))) for own in masked])
-        masked = [
-            m - set(row.nonzero().flatten().tolist()) for m, row in zip(masked, step.committed, strict=True)
-        ]
+        masked = [m - set(row.nonzero().flatten().tolist()) for m, row in zip(masked, step.committed, strict=True)]
     assert_asks_only(denoiser, batch, windows)
 
 
@@ -83,6 +81,7 @@ def test_blocks_of_a_block_causal_family_start_at_the_sample_s_own_position_0():
     ]
     assert [step.active.tolist() for step in steps] == [[True] * 3, [True] * 3, [True, False, True]]
     assert denoiser.calls[2][1][1].tolist() == [5] * 3  # the finished sample names its first answer slot
+    assert denoiser.calls[2][1][2].tolist() == [5 + 7] * 3  # one with fewer open slots repeats its first
 
 
 def test_guidance_masks_the_prompt_but_not_the_pads_in_the_second_pass():
@@ -111,9 +110,7 @@ def test_held_eos_slots_commit_last_in_their_block_with_their_own_confidence():
     def ends_first(canvas):  # slots 0 and 2 are sure of eos (7), the others less sure of 3
         rows = np.zeros((len(canvas), MASK + 1), np.float32)
         for position in range(1, len(canvas)):
-            rows[position, 7 if position in (1, 3) else 3] = (
-                8.0 if position in (1, 3) else 1.0 + position / 10
-            )
+            rows[position, 7 if position in (1, 3) else 3] = 8.0 if position in (1, 3) else 1.0 + position / 10
         return rows
 
     def order(hold_eos):
