@@ -140,7 +140,7 @@ def test_foreign_newer_pickle_folder_missing(tmp_path, saved):
     save_file({"w": np.ones(3)}, foreign)
     with pytest.raises(UserError, match="no floatscope trace"):
         Trace.load(foreign)
-    save_file({"w": np.ones(3)}, foreign, {"format": storage.FORMAT, "version": "99"})
+    save_file({"w": np.ones(3)}, foreign, {storage.FORMAT: '{"version": 99}'})
     with pytest.raises(UserError, match=r"version 99.*upgrade"):
         Trace.load(foreign)
     foreign.write_bytes(pickle.dumps({"a": 1}))

@@ -28,8 +28,8 @@ class Finding:
 def check(model: Model) -> list[Finding]:
     """Five small forwards that show whether what the probe reports is what the model does."""
     tokens = max(LEAST_TOKENS, (model.block or 0) + LEAST_TOKENS // 2)
-    if model.context is not None:
-        tokens = min(tokens, model.context)
+    # Beyond a sliding window not every visible pair has a layer that joins it.
+    tokens = min(tokens, model.context or tokens, getattr(model.config, "sliding_window", None) or tokens)
     ids = _ids(model, tokens)
     no_pads = torch.zeros(1, dtype=torch.long)
     rows = torch.arange(tokens)[None]
@@ -39,7 +39,7 @@ def check(model: Model) -> list[Finding]:
         changed = _changed(model, ids, bare)
         return [
             _rows_sum_to_one(matrices),
-            _output_is_sdpa(bare, probed),
+            _output_is_sdpa(model, bare, probed),
             _attention_sees(model, matrices),
             _tokens_matter(model, changed),
             _pads_do_not(model, ids, bare),
@@ -85,9 +85,9 @@ def _rows_sum_to_one(matrices: Tensor) -> Finding:
     return Finding("rows sum to 1", error < 1e-4, f"largest error {error:.1e} over {matrices.shape[0]} layers")
 
 
-def _output_is_sdpa(bare: Tensor, probed: Tensor) -> Finding:
+def _output_is_sdpa(model: Model, bare: Tensor, probed: Tensor) -> Finding:
     error = float((bare - probed).abs().max() / bare.abs().max().clamp(min=1e-6))
-    return Finding("output equals SDPA", error < _tolerance(bare), f"largest relative error of the logits {error:.1e}")
+    return Finding("output equals SDPA", error < _tolerance(model), f"largest relative error of the logits {error:.1e}")
 
 
 def _attention_sees(model: Model, matrices: Tensor) -> Finding:
@@ -125,9 +125,9 @@ def _pads_do_not(model: Model, ids: Tensor, bare: Tensor) -> Finding:
     padded = torch.cat([torch.zeros(1, pad, dtype=torch.long), ids[:, :tokens]], 1)
     logits = model.forward(padded, torch.tensor([pad]), pad + torch.arange(tokens)[None])
     error = float((logits - alone).abs().max() / bare.abs().max().clamp(min=1e-6))
-    return Finding("left pads change nothing", error < _tolerance(bare), f"largest relative error {error:.1e}")
+    return Finding("left pads change nothing", error < _tolerance(model), f"largest relative error {error:.1e}")
 
 
-def _tolerance(logits: Tensor) -> float:
+def _tolerance(model: Model) -> float:
     """What two orders of summation may differ by; half-precision backbones round at every layer."""
-    return 1e-3 if logits.dtype == torch.float32 else 5e-2
+    return 1e-3 if model.backbone.dtype == torch.float32 else 5e-2

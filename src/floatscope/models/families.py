@@ -7,11 +7,12 @@ of the logits scores a position, and how the model is usually decoded. Loading i
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from floatscope.errors import UserError
 from floatscope.models.visibility import BIDIRECTIONAL, CAUSAL, Visibility
@@ -44,7 +45,7 @@ class Family:
     architectures: tuple[str, ...] = ()
     """config.json `architectures` values that mean this family."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Regular expressions on tensor names, and what they become; first match wins."""
+    """Regular expressions on tensor names, and what their match becomes; only the first that matches is used."""
     config: Mapping[str, str] = field(default_factory=dict)
     """Config fields of the checkpoint's dialect, and the transformers names they become."""
     requires: Mapping[str, Any] = field(default_factory=dict)
@@ -54,10 +55,30 @@ class Family:
     examples: str = ""
     """Checkpoints known to be of this family."""
 
+    def __post_init__(self) -> None:
+        if self.logits not in get_args(Logits):
+            raise UserError(f"family {self.name}: logits {self.logits!r} should be same, shifted or next")
+        if self.is_arm and self.visibility != CAUSAL:
+            raise UserError(f"family {self.name}: logits next need causal visibility, not {self.visibility}")
+        for pattern, replacement in self.keys.items():
+            try:
+                re.compile(f"(?:{pattern})|").sub(replacement, "")  # an empty match tries the replacement's groups
+            except re.error as error:
+                told = f"{pattern!r} = {replacement!r} is not a regular expression and its replacement"
+                raise UserError(f"family {self.name}: {told} ({error})") from error
+
     @property
     def is_arm(self) -> bool:
         """Whether the model generates left to right (no mask token)."""
         return self.logits == "next"
+
+    def backbone_name(self, tensor: str) -> str:
+        """What the backbone calls a tensor of the checkpoint."""
+        for pattern, replacement in self.keys.items():
+            new, found = re.subn(pattern, replacement, tensor)
+            if found:
+                return new
+        return tensor
 
 
 LLADA_KEYS = {
@@ -79,7 +100,8 @@ LLADA_CONFIG = {
     "n_kv_heads": "num_key_value_heads",
     "n_layers": "num_hidden_layers",
     "mlp_hidden_size": "intermediate_size",
-    "embedding_size": "vocab_size",
+    "vocab_size": "vocab_size",
+    "embedding_size": "vocab_size",  # rows of the embedding, where they are more than the tokens
     "max_sequence_length": "max_position_embeddings",
     "rope_theta": "rope_theta",
     "rms_norm_eps": "rms_norm_eps",
@@ -95,7 +117,9 @@ LLADA_REQUIRES = {
     "activation_type": "silu",
     "alibi": False,
     "attention_layer_norm": False,
+    "block_group_size": 1,
     "block_type": "llama",
+    "clip_qkv": None,
     "include_bias": False,
     "include_qkv_bias": False,
     "input_emb_norm": False,
@@ -195,6 +219,19 @@ def get_family(name: str | Path | Family) -> Family:
     return family
 
 
+# What a field of a family file must be; the others are texts.
+FIELD_KINDS: dict[str, tuple[type, str]] = {
+    "mask_id": (int, "a whole number"),
+    "eos_ids": (list, "a list"),
+    "model_types": (list, "a list"),
+    "architectures": (list, "a list"),
+    "sampler": (dict, "a table"),
+    "keys": (dict, "a table"),
+    "config": (dict, "a table"),
+    "requires": (dict, "a table"),
+}
+
+
 def read_family(path: Path) -> Family:
     """A user's own family: a TOML table with the fields of `Family`; `base` names a family to start from."""
     try:
@@ -210,25 +247,27 @@ def read_family(path: Path) -> Family:
         raise UserError(f"{path}: unknown field {key!r}{hint}")
     base = get_family(table.pop("base")) if "base" in table else None
     values = {f.name: getattr(base, f.name) for f in fields(Family)} if base else {}
+    for key, value in table.items():
+        kind, words = FIELD_KINDS.get(key, (str, "a text"))
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise UserError(f"{path}: {key} should be {words}, not {value!r}")
     values |= {"name": path.stem} | {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
-    if isinstance(values.get("visibility"), str):
-        values["visibility"] = Visibility.parse(values["visibility"])
+    if "visibility" in table:
+        values["visibility"] = Visibility.parse(table["visibility"])
     missing = [name for name in ("backbone", "visibility", "logits") if name not in values]
     if missing:
         raise UserError(f"{path}: a family needs {', '.join(missing)}, or `base` to take them from")
-    if values["logits"] not in ("same", "shifted", "next"):
-        raise UserError(f"{path}: logits {values['logits']!r} should be same, shifted or next")
     return Family(**values)
 
 
 def recognise(config: Mapping[str, Any], source: str) -> Family:
     """The family of a checkpoint, from its config.json."""
-    model_type = config.get("model_type")
-    architectures = tuple(config.get("architectures") or ())
+    model_type, stated = config.get("model_type"), config.get("architectures")
+    architectures = tuple(str(name) for name in stated) if isinstance(stated, list) else ()
     for family in FAMILIES.values():
         if model_type in family.model_types or set(architectures) & set(family.architectures):
             return family
-    if "auto_map" not in config:
+    if "auto_map" not in config and isinstance(model_type, str):
         from transformers.models.auto.modeling_auto import (
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
             MODEL_FOR_MASKED_LM_MAPPING_NAMES,

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from floatscope.errors import UserError
+from floatscope.models.calls import no_bars, transformers_call
 from floatscope.models.check import require
 from floatscope.models.families import Family, get_family, recognise
 from floatscope.models.model import Model
+from floatscope.models.tokenizer import load_gguf_tokenizer, load_tokenizer
 
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -45,24 +47,24 @@ def load(
     if device is not None and device_map is not None:
         raise UserError("give device or device_map, not both")
     path = resolve(source)
-    target = torch.device(device) if device is not None else None
+    target = _device(device)
     on_cpu = device_map is None and (target is None or target.type == "cpu")
-    resolved_dtype = _dtype(dtype) or (torch.float32 if on_cpu else "auto")
-    common: dict[str, Any] = {"dtype": resolved_dtype}
+    common: dict[str, Any] = {"dtype": _dtype(dtype) or (torch.float32 if on_cpu else "auto")}
     if device_map is not None:
         common["device_map"] = device_map
     if path.suffix == ".gguf":
-        chosen = get_family(family) if family is not None else get_family("causal")
+        chosen = get_family(family if family is not None else "causal")
         backbone = _load_gguf(path, common)
-        tokenizer = _load_tokenizer(path.parent, chosen, gguf=path.name)
+        tokenizer = load_gguf_tokenizer(path)
     else:
         config = read_config(path)
         chosen = get_family(family) if family is not None else recognise(config, str(source))
         refuse_pickles(path)
         backbone = _load_safetensors(path, config, chosen, common)
-        tokenizer = _load_tokenizer(path, chosen)
+        tokenizer = load_tokenizer(path, chosen, config.get("model_type"))
     if target is not None:
-        backbone.to(target)
+        with transformers_call(f"{source} on device {device}"):
+            backbone.to(target)
     refuse_broken(backbone, str(source))
     model = Model(backbone, chosen, tokenizer, name=_name(source), mask_id=mask_id)
     return require(model) if check else model
@@ -115,7 +117,7 @@ def refuse_pickles(folder: Path) -> None:
             f"{folder} has only pickled weights ({pickles[0]}), which can run code when read: "
             "convert them to safetensors (transformers: model.save_pretrained)"
         )
-    raise UserError(f"{folder} has no *.safetensors weights")
+    raise UserError(f"{folder} has no *.safetensors weights, the only kind that is read beside GGUF")
 
 
 def refuse_broken(backbone: torch.nn.Module, source: str) -> None:
@@ -138,13 +140,14 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
     if cls is None:
         raise UserError(f"family {family.name}: transformers has no class {family.backbone!r}")
     arguments = dict(common)
-    if not family.backbone.startswith("Auto"):
-        arguments["config"] = backbone_config(config, family, cls.config_class)
-        arguments["key_mapping"] = dict(family.keys)
-    with _sentences(f"{path}"):
+    with transformers_call(f"{path}"):
+        if not family.backbone.startswith("Auto"):
+            arguments["config"] = backbone_config(config, family, cls.config_class)
+        if family.keys:
+            arguments["key_mapping"] = renamed_tensors(path, family)
         backbone, info = cls.from_pretrained(
             path, use_safetensors=True, trust_remote_code=False, local_files_only=True, output_loading_info=True,
-            **arguments,
+            ignore_mismatched_sizes=True, **arguments,
         )  # fmt: skip
     _refuse_mismatch(path, info)
     return backbone
@@ -157,8 +160,31 @@ def backbone_config(config: Mapping[str, Any], family: Family, config_class: Any
     else:
         drop = {"model_type", "architectures", "auto_map", "transformers_version", "torch_dtype", "dtype"}
         values = {key: value for key, value in config.items() if key not in drop}
-    with _sentences(f"config.json ({family.name})"):
-        return config_class(**values)
+    # Sizes left to the class would be those of its 7B model: minutes of random weights before anything is refused.
+    unstated = [s for s in SIZES if s not in values and config_class.attribute_map.get(s, s) not in values]
+    if unstated:
+        raise UserError(
+            f"config.json states no {', '.join(unstated)} in the words of family {family.name} ({family.backbone}): "
+            "name another family, or declare its own fields in a TOML file"
+        )
+    # A token that the checkpoint does not state is not the one that the transformers class has by default.
+    return config_class(**{"bos_token_id": None, "eos_token_id": None, "pad_token_id": None} | values)
+
+
+def renamed_tensors(folder: Path, family: Family) -> dict[str, str]:
+    """Exact name patterns of the checkpoint's tensors, and their names in the backbone.
+
+    Spelled out one by one: transformers' own patterns apply one after the other and know only one group.
+    """
+    from safetensors import safe_open
+
+    renamed: dict[str, str] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  a safetensors file is not a mapping
+                if (new := family.backbone_name(name)) != name:
+                    renamed[f"^{re.escape(name)}$"] = new
+    return renamed
 
 
 def _refuse_mismatch(path: Path, info: Mapping[str, Any]) -> None:
@@ -181,42 +207,16 @@ def _some(names: Any) -> str:
 
 
 def _load_gguf(path: Path, common: Mapping[str, Any]) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    with _sentences(str(path)):
-        return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, **common)
-
-
-def _load_tokenizer(folder: Path, family: Family, gguf: str | None = None) -> Any:
-    """The checkpoint's tokenizer, or None: token ids work without one."""
     import transformers
 
-    if gguf is not None:
-        with _sentences(f"{folder / gguf}"):
-            return transformers.AutoTokenizer.from_pretrained(folder, gguf_file=gguf)
-    names = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model")
-    if not any((folder / name).exists() for name in names):
-        return None
-    cls = getattr(transformers, family.tokenizer) if family.tokenizer else transformers.AutoTokenizer
-    # A plain tokenizer.json says everything; a class of its own may need remote code.
-    if (folder / "tokenizer.json").exists():
-        cls = transformers.PreTrainedTokenizerFast
-    with _sentences(f"the tokenizer of {folder}"):
-        return cls.from_pretrained(folder, local_files_only=True)
-
-
-@contextmanager
-def _sentences(where: str) -> Iterator[None]:
-    """Turn what transformers and safetensors raise on a damaged checkpoint into one sentence."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except UserError:
-        raise
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError, ImportError) as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UserError(f"{where} could not be loaded: {reason}") from error
+    cls: Any = transformers.AutoModelForCausalLM
+    with no_bars(), transformers_call(str(path)):
+        backbone, info = cls.from_pretrained(path.parent, gguf_file=path.name, output_loading_info=True, **common)
+    _refuse_mismatch(path, info)
+    # The weights are plain tensors by now; without this, save_pretrained takes them for quantized ones and refuses.
+    backbone.hf_quantizer = None
+    backbone.config.__dict__.pop("quantization_config", None)
+    return backbone
 
 
 def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -226,6 +226,15 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     if not isinstance(found, torch.dtype):
         raise UserError(f"unknown dtype {dtype!r}: use float32, float16 or bfloat16")
     return found
+
+
+def _device(device: str | torch.device | None) -> torch.device | None:
+    if device is None:
+        return None
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise UserError(f"unknown device {device!r}: use cpu, cuda, cuda:0, mps, ...") from error
 
 
 def _name(source: str | Path) -> str:

@@ -54,7 +54,10 @@ class Model:
     @property
     def context(self) -> int | None:
         """The longest canvas the checkpoint was made for, if it says."""
-        return getattr(self.config, "max_position_embeddings", None)
+        stated = getattr(self.config, "max_position_embeddings", None)
+        table = getattr(getattr(self.backbone.base_model, "embeddings", None), "position_embeddings", None)
+        first = getattr(table, "padding_idx", None)  # RoBERTa and its kin count positions from after the pad id
+        return stated if stated is None or first is None else stated - first - 1
 
     @property
     def vocabulary(self) -> int:
@@ -78,8 +81,7 @@ class Model:
 
     def logits(self, ids: Any) -> Tensor:
         """[B, T, V]: for an MDM row i scores position i (the shift is applied); for an ARM, the token after i."""
-        tokens = torch.as_tensor(ids, dtype=torch.long, device=self.device)
-        tokens = tokens[None] if tokens.ndim == 1 else tokens
+        tokens = self._tokens(ids)
         pads = torch.zeros(len(tokens), dtype=torch.long, device=self.device)
         rows = torch.arange(tokens.shape[1], device=self.device).expand(tokens.shape)
         if self.family.logits == "shifted":
@@ -121,7 +123,7 @@ class Model:
         if not bool(pads.any()):
             return self._unpadded(tokens, rows)
         if self.family.backbone == "AutoModelForMaskedLM":
-            # Absolute positions differ from class to class (RoBERTa counts from the pad id): run equal lengths together.
+            # Positions differ from class to class (RoBERTa counts from the pad id): run equal lengths together.
             return self._by_length(tokens, pads, rows)
         place = torch.arange(tokens.shape[1], device=tokens.device)[None] - pads[:, None]
         mask = self.visibility.mask(tokens.shape[1], pads) if self.block else (place >= 0).long()
@@ -150,6 +152,17 @@ class Model:
         cache = {} if self.family.backbone == "AutoModelForMaskedLM" else {"use_cache": False}
         with only_rows(self.backbone.base_model, rows):
             return self.backbone(**inputs, **cache).logits.float()
+
+    def _tokens(self, ids: Any) -> Tensor:
+        try:
+            tokens = torch.as_tensor(ids, device=self.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError("token ids should be whole numbers, [T] or [B, T] with rows of equal length") from error
+        if tokens.ndim not in (1, 2) or (tokens.numel() and (tokens.is_floating_point() or tokens.dtype == torch.bool)):
+            raise UserError(
+                f"token ids should be whole numbers, [T] or [B, T], not {tokens.dtype} of {tuple(tokens.shape)}"
+            )
+        return tokens.long()[None] if tokens.ndim == 1 else tokens.long()
 
     def _check(self, tokens: Tensor, seen: int = 0) -> None:
         if tokens.numel() == 0:

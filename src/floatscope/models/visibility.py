@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from floatscope.errors import UserError
 
@@ -23,7 +23,9 @@ class Visibility:
 
     def __post_init__(self) -> None:
         if (self.kind == "block_causal") != (self.block is not None and self.block >= 1):
-            raise UserError(f"visibility {self.kind} with block {self.block}: only block_causal(k), k >= 1, has a block")
+            raise UserError(
+                f"visibility {self.kind} with block {self.block}: block_causal(k) has a block of k >= 1, others none"
+            )
 
     def __str__(self) -> str:
         return f"block_causal({self.block})" if self.block else self.kind
@@ -35,7 +37,7 @@ class Visibility:
         if match is None:
             raise UserError(f"unknown visibility {text!r}: use bidirectional, causal or block_causal(k)")
         kind, block = match.groups()
-        return cls(kind, int(block) if block else None)
+        return cls(cast(Kind, kind), int(block) if block else None)
 
     def mask(self, tokens: int, pads: Tensor) -> Tensor:
         """Bool [B, 1, T, T], True where row i may see column j; left pads see and are seen by nobody else.
@@ -51,7 +53,8 @@ class Visibility:
         elif self.kind == "causal":
             visible = rows >= columns
         else:
-            visible = rows.div(self.block, rounding_mode="floor") >= columns.div(self.block, rounding_mode="floor")
+            size = self.block or 1
+            visible = rows.div(size, rounding_mode="floor") >= columns.div(size, rounding_mode="floor")
         visible = visible & (rows >= 0) & (columns >= 0)
         itself = torch.eye(tokens, dtype=torch.bool, device=pads.device)
         return (visible | itself)[:, None]

@@ -39,8 +39,8 @@ def save(trace: Trace, path: str | Path, exact: bool = False) -> Path:
         for name, values in tensors.items()
     }
     text = json.dumps(header, default=_plain)
-    crc32 = str(zlib.crc32(text.encode()))
-    metadata = {"format": FORMAT, "version": str(VERSION), "header": text, "crc32": crc32}
+    envelope = {"version": VERSION, "crc32": zlib.crc32(text.encode()), "header": text}
+    metadata = {FORMAT: json.dumps(envelope)}  # one entry: safetensors writes several in any order
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
         temporary.touch()
@@ -162,15 +162,19 @@ def _read_header(path: Path) -> dict[str, Any]:
                 "Trace.save, or import the reference's npz with import_reference."
             ) from error
         raise UserError(f"{path} is truncated or no trace ({error}); trace the sample again.") from error
-    if metadata.get("format") != FORMAT:
+    if FORMAT not in metadata:
         raise UserError(f"{path} is a safetensors file but no floatscope trace; give one of Trace.save.")
-    if metadata.get("version") != str(VERSION):
+    try:
+        envelope = json.loads(metadata[FORMAT])
+        version, crc32, text = envelope["version"], envelope.get("crc32"), envelope.get("header", "")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"The header of {path} is damaged; trace the sample again.") from error
+    if version != VERSION:
         raise UserError(
-            f"{path} has trace version {metadata.get('version')} and this floatscope reads {VERSION}; "
+            f"{path} has trace version {version} and this floatscope reads {VERSION}; "
             "upgrade floatscope or trace the sample again."
         )
-    text = metadata.get("header", "")
-    if str(zlib.crc32(text.encode())) != metadata.get("crc32"):
+    if zlib.crc32(str(text).encode()) != crc32:
         raise UserError(f"The header of {path} is damaged; trace the sample again.")
     header = json.loads(text)
     if listing != {name: (entry["dtype"], entry["shape"]) for name, entry in header["arrays"].items()}:

@@ -1,0 +1,43 @@
+"""Calls into transformers: quiet, and with one sentence for whatever goes wrong inside."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+
+from floatscope.errors import UserError
+
+
+@contextmanager
+def transformers_call(where: str) -> Iterator[None]:
+    """Only errors are heard, progress bars only on a terminal; what is raised becomes a sentence about `where`."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    silent = not sys.stderr.isatty()
+    logging.set_verbosity_error()
+    if silent and bars:
+        logging.disable_progress_bar()
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file raises anything here: tokenizers throws Exception itself
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise UserError(f"{where} could not be loaded: {reason}") from error
+    finally:
+        logging.set_verbosity(verbosity)
+        if silent and bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def no_bars() -> Iterator[None]:
+    """For calls whose progress bar cannot be switched off: it goes nowhere unless stderr is a terminal."""
+    if sys.stderr.isatty():
+        yield
+        return
+    with redirect_stderr(io.StringIO()):
+        yield

@@ -1,0 +1,73 @@
+"""A checkpoint's tokenizer without remote code: tokenizer.json as it stands, or the family's class.
+
+The native classes of transformers rebuild the splitting rules from their own code when they read a tokenizer.json;
+`PreTrainedTokenizerFast` keeps the file's. What older files leave to the class, the special tokens, is taken from it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+from floatscope.models.calls import transformers_call
+from floatscope.models.families import Family
+
+FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
+SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def load_tokenizer(folder: Path, family: Family, model_type: str | None) -> Any:
+    """The tokenizer of a checkpoint folder, or None: token ids work without one."""
+    import transformers
+
+    if not any((folder / name).exists() for name in FILES):
+        return None
+    with transformers_call(f"the tokenizer of {folder}"):
+        if (folder / "tokenizer.json").exists():
+            tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+            return _complete(tokenizer, _native_class(folder, family, model_type), _stated(folder))
+        cls = getattr(transformers, family.tokenizer) if family.tokenizer else transformers.AutoTokenizer
+        return cls.from_pretrained(folder, local_files_only=True)
+
+
+def load_gguf_tokenizer(path: Path) -> Any:
+    """The tokenizer inside a GGUF file."""
+    from transformers import AutoTokenizer
+
+    with transformers_call(f"the tokenizer of {path}"):
+        return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+
+
+def _stated(folder: Path) -> dict[str, Any]:
+    """What the checkpoint itself says of its tokenizer; a token stated as null is stated."""
+    stated: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            stated |= json.loads((folder / name).read_text(encoding="utf-8"))
+    return stated
+
+
+def _native_class(folder: Path, family: Family, model_type: str | None) -> Any:
+    """The transformers class that the checkpoint's tokenizer would have, if there is one."""
+    import transformers
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+
+    of_type = TOKENIZER_MAPPING_NAMES.get(model_type or "")
+    for name in (_stated(folder).get("tokenizer_class"), family.tokenizer, of_type):
+        if name and (found := getattr(transformers, name, None)) is not None:
+            return found
+    return None
+
+
+def _complete(tokenizer: Any, native: Any, stated: dict[str, Any]) -> Any:
+    """Special tokens that only the native class knows (bert-base-uncased, gpt2), where the vocabulary has them."""
+    defaults = inspect.signature(native.__init__).parameters if native is not None else {}
+    for slot in SPECIAL:
+        token = defaults[slot].default if slot in defaults else None
+        if slot in stated or not isinstance(token, str) or getattr(tokenizer, slot) is not None:
+            continue
+        if tokenizer.convert_tokens_to_ids(token) is not None and token in tokenizer.get_vocab():
+            tokenizer.add_special_tokens({slot: token})
+    return tokenizer

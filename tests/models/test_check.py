@@ -1,0 +1,65 @@
+"""The tap proves itself, and notices when it should not be believed."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from native_models import GROUPED, tiny
+
+import floatscope as fs
+from floatscope.models.check import require
+
+
+def failed(model: fs.Model) -> set[str]:
+    return {finding.name for finding in fs.check(model) if not finding.passed}
+
+
+def test_a_causal_backbone_declared_bidirectional_by_hand_only() -> None:
+    """A backbone that kept its causal mask under a bidirectional family is found out."""
+    model = fs.Model(tiny("llama"), replace(fs.FAMILIES["llada"], mask_id=90))
+    assert failed(model) == set()
+    model.backbone.config.is_causal = True
+    for module in model.backbone.modules():
+        if hasattr(module, "is_causal"):
+            module.is_causal = True
+    assert failed(model) == {"attention follows visibility", "tokens act where they are visible"}
+    with pytest.raises(fs.UserError, match="cannot be traced faithfully as family llada"):
+        require(model)
+
+
+def test_a_masked_lm_honours_blocks_and_cannot_be_declared_causal() -> None:
+    """Block masks are ours and BERT takes them; a causal one is left to the class, and BERT has none."""
+    block_causal = replace(fs.FAMILIES["bert"], visibility=fs.Visibility("block_causal", 4), mask_id=90)
+    assert failed(fs.Model(tiny("bert"), block_causal)) == set()
+    causal = replace(fs.FAMILIES["bert"], visibility=fs.Visibility("causal"), mask_id=90)
+    assert "attention follows visibility" in failed(fs.Model(tiny("bert"), causal))
+
+
+def test_another_output_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from floatscope.probe import attention
+
+    kernel = attention.attend
+
+    def wrong(*given: Any, **named: Any) -> Any:
+        output, statistics = kernel(*given, **named)
+        return output * 1.1, statistics
+
+    monkeypatch.setattr(attention, "attend", wrong)
+    assert failed(fs.Model(tiny("llama"), fs.FAMILIES["causal"])) == {"output equals SDPA"}
+
+
+def test_learned_sinks_are_refused_by_name() -> None:
+    sizes = GROUPED | {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 8}
+    torch.manual_seed(0)
+    model = fs.Model(transformers.GptOssForCausalLM(transformers.GptOssConfig(**sizes)), fs.FAMILIES["causal"])
+    with pytest.raises(fs.UserError, match="GptOssAttention hands 's_aux' to its attention function"):
+        fs.check(model)
+
+
+def test_a_model_without_attention_is_refused() -> None:
+    sizes: dict[str, Any] = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
+    backbone = transformers.MambaForCausalLM(transformers.MambaConfig(**sizes))
+    with pytest.raises(fs.UserError, match=r"cannot be traced|takes no attention function"):
+        fs.check(fs.Model(backbone, fs.FAMILIES["causal"]))

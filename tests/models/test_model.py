@@ -1,0 +1,118 @@
+"""score, rows and the LM head: pads, shifts and asked rows, against one unpadded sample at a time."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from native_models import tiny
+
+import floatscope as fs
+
+SAME, SHIFTED = fs.FAMILIES["llada"], fs.FAMILIES["dream"]
+FAMILIES = {
+    "llada": replace(SAME, mask_id=90),
+    "dream": replace(SHIFTED, mask_id=90),
+    "sdar": replace(fs.FAMILIES["sdar"], mask_id=90),
+    "fast-dllm-v2": replace(fs.FAMILIES["fast-dllm-v2"], mask_id=90, visibility=fs.Visibility("block_causal", 8)),
+    "bert": replace(fs.FAMILIES["bert"], mask_id=90),
+    "causal": fs.FAMILIES["causal"],
+}
+BACKBONES = {
+    "llada": "llama", "dream": "qwen2", "sdar": "qwen3", "fast-dllm-v2": "qwen2", "bert": "roberta", "causal": "gemma3",
+}  # fmt: skip
+
+
+def make(name: str) -> fs.Model:
+    return fs.Model(tiny(BACKBONES[name]), FAMILIES[name])
+
+
+def row_of(model: fs.Model, position: int) -> int:
+    return position if model.family.logits == "same" else max(position - 1, 0)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_scores_of_a_padded_batch_are_those_of_each_sample_alone(name: str) -> None:
+    model = make(name)
+    ids = torch.randint(3, 80, (3, 17), generator=torch.Generator().manual_seed(5))
+    pads = torch.tensor([0, 5, 2])
+    positions = torch.tensor([[0, 9, 16], [5, 6, 16], [2, 3, 4]])  # each sample's first position is among them
+    with torch.inference_mode():
+        scores = model.score(ids, pads, positions)
+    assert scores.shape == (3, 3, 96) and scores.dtype == torch.float32
+    for sample, pad in enumerate(pads.tolist()):
+        own = ids[sample, pad:]
+        with torch.inference_mode():
+            raw = model.forward(own[None], torch.zeros(1, dtype=torch.long), torch.arange(len(own))[None])[0]
+        expected = torch.stack([raw[row_of(model, p - pad)] for p in positions[sample].tolist()])
+        assert float((scores[sample] - expected).abs().max()) < 1e-4 * float(raw.abs().max())
+
+
+@pytest.mark.parametrize("name", ["llada", "dream", "sdar"])
+def test_logits_of_an_mdm_are_scores_of_every_position(name: str) -> None:
+    model = make(name)
+    ids = torch.randint(3, 80, (2, 9), generator=torch.Generator().manual_seed(6))
+    with torch.inference_mode():
+        scores = model.score(ids, torch.zeros(2, dtype=torch.long), torch.arange(9).expand(2, 9))
+    torch.testing.assert_close(model.logits(ids), scores)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_head_runs_on_the_asked_rows_only(name: str) -> None:
+    model = make(name)
+    seen: list[tuple[int, ...]] = []
+    head = model.backbone.get_output_embeddings()
+    handle = head.register_forward_hook(lambda _module, inputs, _output: seen.append(tuple(inputs[0].shape[:2])))
+    ids = torch.randint(3, 80, (2, 17), generator=torch.Generator().manual_seed(7))
+    with torch.inference_mode():
+        model.score(ids, torch.zeros(2, dtype=torch.long), torch.tensor([[1, 5, 7], [2, 3, 16]]))
+    handle.remove()
+    assert seen == [(2, 3)]
+    assert model.logits(ids).shape == (2, 17, 96)  # and nothing of it stays
+
+
+def test_rows_of_interest_follow_the_shift() -> None:
+    positions, pads = torch.tensor([[0, 1, 6], [4, 5, 6]]), torch.tensor([0, 4])
+    assert make("llada").rows(positions, pads).tolist() == positions.tolist()
+    for name in ("dream", "causal"):
+        assert make(name).rows(positions, pads).tolist() == [[0, 0, 5], [4, 4, 5]]
+
+
+def test_tokens_the_checkpoint_states() -> None:
+    model = fs.Model(tiny("llama"), replace(SHIFTED, mask_id=7, eos_ids=(5, 4096)))
+    assert model.mask_id == 7
+    assert model.eos_ids == (2, 5)  # the config's, the family's; not one that the vocabulary lacks
+    assert fs.Model(tiny("llama"), SHIFTED, mask_id=8).mask_id == 8
+    assert fs.Model(tiny("llama"), fs.FAMILIES["causal"]).mask_id is None
+
+
+def test_refusals_are_sentences() -> None:
+    model = make("llada")
+    for ids, sentence in (
+        ([], "canvas is empty"),
+        ([3, 96], "token id 96 is outside the vocabulary of 96"),
+        ([-1, 3], "token id -1 is outside"),
+        ([5] * 65, "65 tokens and model a context of 64"),
+        ([[1, 2], [3]], "rows of equal length"),
+        ([0.5, 1.0], "whole numbers"),
+        ([[[1]]], "whole numbers"),
+    ):
+        with pytest.raises(fs.UserError, match=sentence):
+            model.logits(ids)
+    with pytest.raises(fs.UserError, match="mask id 126336 is outside its vocabulary of 96"):
+        fs.Model(tiny("llama"), SAME)
+    with pytest.raises(fs.UserError, match="neither config nor tokenizer states a mask token; pass mask_id"):
+        fs.Model(tiny("bert"), fs.FAMILIES["bert"])
+
+
+def test_training_mode_is_refused() -> None:
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+        attention_dropout=0.1,
+    )  # fmt: skip
+    model = fs.Model(transformers.LlamaForCausalLM(config), fs.FAMILIES["causal"])
+    model.logits([1, 2, 3])
+    model.backbone.train()
+    with pytest.raises(fs.UserError, match=r"dropout 0\.1: call \.eval\(\)"):
+        model.logits([1, 2, 3])

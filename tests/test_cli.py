@@ -1,0 +1,158 @@
+"""The command line as a user meets it: verbs, files, sentences and exit codes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+import floatscope as fs
+from floatscope import cli
+
+WORDS = "Document Question Answer : . , ? \n 1 2 3 who wrote the book Ada Mars it was by in of a city".split(" ")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A tiny Llama with a word-level tokenizer: as it is an ARM, with mdm.toml an MDM."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    specials = ["<bos>", "<eos>", "<mask>", "<unk>"]
+    vocabulary = {word: number for number, word in enumerate([*specials, *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n|\w+|[^\w\s]"), behavior="removed", invert=True)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", mask_token="<mask>", unk_token="<unk>"
+    )
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        vocab_size=len(vocabulary), max_position_embeddings=96, bos_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    fast.save_pretrained(folder)
+    (folder / "mdm.toml").write_text('base = "llada"\nkeys = {}\nconfig = {}\nmask_id = 2\n')
+    (folder / "a.txt").write_text("Mars:\nthe book was by Ada in Mars")
+    (folder / "b.txt").write_text("it was a city")
+    return folder
+
+
+def run(monkeypatch, capsys, *arguments):
+    """Exit code, stdout and stderr of one call."""
+    monkeypatch.setattr(sys, "argv", ["floatscope", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    told = capsys.readouterr()
+    return stopped.value.code, told.out, told.err
+
+
+@pytest.mark.parametrize(("family", "kind"), [((), "arm"), (("--family", "mdm.toml"), "mdm")])
+def test_trace_writes_a_trace_and_shows_the_answer(monkeypatch, capsys, tmp_path, checkpoint, family, kind):
+    family = [checkpoint / part if part.endswith(".toml") else part for part in family]
+    out = tmp_path / "t.safetensors"
+    call = ["trace", checkpoint, "--question", "who wrote the book ?", "--doc", checkpoint / "a.txt", "--out", out]
+    call += ["--doc", checkpoint / "b.txt", "--gold", 1, "--answer", "Ada", "--length", 4, *family]
+    code, shown, _ = run(monkeypatch, capsys, *call, *(["--steps", 4] if kind == "mdm" else []))
+    assert code == 0
+    assert "answer:" in shown and "most attended" in shown and str(out) in shown
+    trace = fs.Trace.load(out)
+    assert trace.kind == kind
+    assert [label for label in trace.region_labels if label.startswith("doc")] == ["doc 1", "doc 2"]
+    assert trace.texts is not None
+    assert [trace.texts[k] for k in trace.marks["gold_answer"]] == ["Ada"]
+    assert "Mars" in [trace.texts[k] for k in trace.marks["evidence"]]  # in the text; the title is no evidence
+    assert [trace.texts[k] for k in trace.marks["evidence"]].count("Mars") == 1
+
+
+def test_the_same_seed_gives_the_same_bytes(monkeypatch, capsys, tmp_path, checkpoint):
+    call = ["trace", checkpoint, "--question", "who ?", "--family", checkpoint / "mdm.toml", "--length", 4]
+    call += ["--temperature", 1.0, "--steps", 2]
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        assert run(monkeypatch, capsys, *call, "--seed", seed, "--out", tmp_path / name)[0] == 0
+    a, b, c = ((tmp_path / name).read_bytes() for name in "abc")
+    assert a == b
+    assert a != c
+
+
+def test_check_reports_every_finding(monkeypatch, capsys, checkpoint):
+    code, shown, _ = run(monkeypatch, capsys, "check", checkpoint)
+    assert code == 0
+    for name in ("rows sum to 1", "output equals SDPA", "attention follows visibility", "left pads change nothing"):
+        assert name in " ".join(shown.replace("│", " ").split())
+
+
+def test_check_shows_what_fails(monkeypatch, capsys, tmp_path, checkpoint):
+    for file in checkpoint.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_key_value_heads": 1, "rms_norm_eps": 1e30}))
+    code, shown, _ = run(monkeypatch, capsys, "check", tmp_path)  # normed to nothing: tokens no longer matter
+    assert code == 1
+    assert "failed" in shown
+    code, _, told = run(monkeypatch, capsys, "trace", tmp_path, "--question", "who", "--out", tmp_path / "t")
+    assert code == 2
+    assert "cannot be traced faithfully" in told
+
+
+def test_families_lists_the_registry(monkeypatch, capsys):
+    code, shown, _ = run(monkeypatch, capsys, "families")
+    assert code == 0
+    assert all(name in shown for name in fs.FAMILIES)
+
+
+MISTAKES = {
+    "unknown verb": (["tarce"], 'Did you mean "trace"'),
+    "unknown model": (["check", "nosuch"], "no model at 'nosuch'"),
+    "unknown flag": (["families", "--verbose"], "--verbose"),
+    "no question": (["trace", "CHECKPOINT", "--question", " ", "--out", "OUT"], "question is empty"),
+    "no document": (["trace", "CHECKPOINT", "--question", "a", "--doc", "no.txt", "--out", "OUT"], "cannot read"),
+    "gold of nothing": (["trace", "CHECKPOINT", "--question", "a", "--gold", "2", "--out", "OUT"], "0 documents"),
+    "folder missing": (["trace", "CHECKPOINT", "--question", "a", "--out", "no/t"], "in an existing folder"),
+    "setting of another": (
+        ["trace", "CHECKPOINT", "--question", "a", "--steps", "4", "--out", "OUT"],
+        "no setting 'steps'",
+    ),
+    "sampler of another": (
+        ["trace", "CHECKPOINT", "--question", "a", "--sampler", "llada", "--out", "OUT"],
+        "use AutoregressiveSampler",
+    ),
+    "too long": (["trace", "CHECKPOINT", "--question", "a", "--length", "500", "--out", "OUT"], "context of 96"),
+    "unknown family": (["check", "CHECKPOINT", "--family", "lada"], "did you mean 'llada'"),
+    "unknown dtype": (["check", "CHECKPOINT", "--dtype", "float33"], "unknown dtype"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence_and_exit_code_2(monkeypatch, capsys, tmp_path, checkpoint, mistake):
+    arguments, expected = MISTAKES[mistake]
+    places = {"CHECKPOINT": checkpoint, "OUT": tmp_path / "t.safetensors"}
+    code, _, told = run(monkeypatch, capsys, *(places.get(part, part) for part in arguments))
+    assert code == 2
+    lines = [line for line in told.splitlines() if line.startswith("floatscope:")]
+    assert len(lines) == 1
+    assert expected in lines[0]
+    assert "Traceback" not in told
+    assert not (tmp_path / "t.safetensors").exists()
+
+
+def test_text_needs_a_tokenizer_and_says_so(monkeypatch, capsys, tmp_path, checkpoint):
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((checkpoint / name).read_bytes())
+    code, _, told = run(monkeypatch, capsys, "trace", tmp_path, "--question", "who", "--out", tmp_path / "t")
+    assert code == 2
+    assert "has no tokenizer" in told
+
+
+@pytest.mark.parametrize("verb", ["trace", "check", "families"])
+def test_every_verb_has_help_with_an_example(monkeypatch, capsys, verb):
+    _, shown, _ = run(monkeypatch, capsys, verb, "--help")
+    assert f"Example: floatscope {verb}" in shown
+
+
+def test_help_loads_nothing_heavy():
+    heavy = "{'torch', 'transformers', 'scipy', 'polars', 'altair', 'numpy'}"
+    code = f"import sys; from floatscope import cli; cli.app(['--help']); sys.exit(bool({heavy} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
