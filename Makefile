@@ -5,7 +5,11 @@ INSTALLED := .venv/.installed
 
 .PHONY: demo test lint
 demo: $(INSTALLED)
-	$(BIN)/python -m floatscope.demo
+	mkdir -p runs
+	$(BIN)/floatscope check twin-llada-untrained
+	$(BIN)/floatscope trace twin-llada-untrained --question "Who is the founder of Ferrox Steel?" \
+	  --doc examples/hydrax.txt --doc examples/ferrox.txt --doc examples/xanto.txt --gold 2 --answer "Ida Ritter" \
+	  --length 8 --steps 8 --out runs/demo.safetensors
 
 test: lint
 	$(BIN)/pytest

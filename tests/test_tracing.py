@@ -189,5 +189,5 @@ def test_unknown_keep_is_a_sentence():
 
 
 def test_a_canvas_longer_than_the_context_is_a_sentence():
-    with pytest.raises(fs.UserError, match="132 tokens .* context of 128"):
+    with pytest.raises(fs.UserError, match=r"132 tokens .* context of 128"):
         fs.trace(tiny_model("llada"), list(range(3, 93)) + [5] * 34, fs.LLaDASampler(steps=8, length=8))

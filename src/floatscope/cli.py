@@ -227,7 +227,9 @@ def _show_trace(model: Model, found: Trace, out: Path) -> None:
         cells = []
         for step in (0, -1):
             token = int(received[step].argmax())
-            cells.append(f"{found.texts_or_ids[token]!r} at {token}: {received[step, token]:.1%}")
+            slot = token - found.prompt_length
+            text = "still masked" if slot >= 0 and found.masked[step, slot] else repr(found.texts_or_ids[token])
+            cells.append(f"{text} at {token}: {received[step, token]:.1%}")
         table.add_row(str(layer), *cells)
     console.print(table, markup=False)
     console.print(f"{out} ({out.stat().st_size / 1e6:.2f} MB); open it with floatscope.Trace.load", markup=False)

@@ -18,8 +18,11 @@ SIZES: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-GROUPED = SIZES | {"num_key_value_heads": 2}
-SLIDING: dict[str, Any] = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "sliding_window": 9}
+GROUPED: dict[str, Any] = SIZES | {"num_key_value_heads": 2}
+SLIDING: dict[str, Any] = {
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "sliding_window": 9,
+}
 CAPPED: dict[str, Any] = {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 3.0}
 
 CAUSAL: dict[str, Callable[[], Any]] = {

@@ -51,7 +51,7 @@ def test_another_output_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_learned_sinks_are_refused_by_name() -> None:
-    sizes = GROUPED | {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 8}
+    sizes: dict[str, Any] = GROUPED | {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 8}
     torch.manual_seed(0)
     model = fs.Model(transformers.GptOssForCausalLM(transformers.GptOssConfig(**sizes)), fs.FAMILIES["causal"])
     with pytest.raises(fs.UserError, match="GptOssAttention hands 's_aux' to its attention function"):

@@ -170,7 +170,7 @@ def test_masked_lm_without_a_mask(tmp_path: Path) -> None:
 
 
 def test_learned_sinks_at_load(tmp_path: Path) -> None:
-    sizes = GROUPED | {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 8}
+    sizes: dict[str, Any] = GROUPED | {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 8}
     transformers.GptOssForCausalLM(transformers.GptOssConfig(**sizes)).save_pretrained(tmp_path)
     assert "hands 's_aux' to its attention function" in refused(tmp_path)
 

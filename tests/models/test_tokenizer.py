@@ -113,5 +113,5 @@ def test_no_tokenizer_and_a_broken_one(tmp_path: Path) -> None:
     tiny("llama").save_pretrained(tmp_path)
     assert fs.load(tmp_path).tokenizer is None
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(fs.UserError, match="the tokenizer of .* could not be loaded"):
+    with pytest.raises(fs.UserError, match=r"the tokenizer of .* could not be loaded"):
         fs.load(tmp_path)

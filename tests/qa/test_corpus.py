@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from floatscope.errors import UserError
-from floatscope.qa.cache import cache_folder, cached
+from floatscope.cache import cache_folder, cached
 from floatscope.qa.corpus import content_hash, documents_of, read_corpus
 from floatscope.qa.samples import Document, Sample
 

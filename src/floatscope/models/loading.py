@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from floatscope import __version__
+from floatscope.cache import cache_folder
 from floatscope.errors import UserError
 from floatscope.models.calls import no_bars, transformers_call
 from floatscope.models.check import require
@@ -37,7 +40,8 @@ def load(
 ) -> Model:
     """Load a checkpoint for denoising and tracing.
 
-    source: a folder, a .gguf file, or a hub id (the only thing that is ever downloaded).
+    source: a folder, a .gguf file, a twin that comes with the package ("twin-llada", "twin-llada-untrained", ...), or a
+    hub id (the only thing that is ever downloaded).
     family: a registered name or a TOML file; recognised from config.json when left out.
     dtype: "float32", "bfloat16", ...; default: float32 on a CPU, the checkpoint's own elsewhere.
     device, device_map: where the weights go; device_map needs nothing else.
@@ -72,6 +76,8 @@ def load(
 
 def resolve(source: str | Path) -> Path:
     """The local folder or file of a checkpoint; a hub id is downloaded into the hub's cache."""
+    if (shipped := _shipped(str(source))) is not None:
+        return shipped
     path = Path(source).expanduser()
     if path.suffix == ".gguf" and path.is_file():
         return path
@@ -89,6 +95,25 @@ def resolve(source: str | Path) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"no folder {source!r} here, and the hub did not give it: {reason}") from error
+
+
+def _shipped(name: str) -> Path | None:
+    """The folder of a twin that comes with the package; an untrained one is made from its seed, once a version."""
+    from floatscope.twins.architecture import SHIPPED, WEIGHTS, write_untrained
+
+    trained = name.removesuffix("-untrained")
+    if trained not in SHIPPED:
+        return None
+    if name == trained:
+        return WEIGHTS / name
+    folder = cache_folder() / "twins" / __version__ / name
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            made = write_untrained(trained, Path(scratch) / name)
+            if not folder.is_dir():  # another process may have been faster
+                made.rename(folder)
+    return folder
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,86 @@
+"""The twins' objectives: from a batch to inputs, targets and weights, then to a loss. What the batch says is left to `stream`.
+
+- arm: every token is predicted from those before it.
+- dream, llada: some tokens are masked and predicted from all others, by the row before them (dream: shifted logits)
+  or by their own row (llada). Mask ratio t ~ U(T_MIN, 1), weight 1/t. One sequence in four is masked as a whole, with
+  one t; in the rest only answer slots are masked, and each question has its own t.
+Answers weigh 1 and text little; an eos after the first weighs less, or confident eos slots would cut answers short.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import LlamaForCausalLM
+
+from floatscope.twins.stream import ANSWER, FIRST_EOS, LATER_EOS, PADDING, TEXT, Batch
+
+WEIGHTS = {PADDING: 0.0, TEXT: 0.1, ANSWER: 1.0, FIRST_EOS: 1.0, LATER_EOS: 0.05}
+T_MIN = 0.1
+WHOLE_SEQUENCE = 0.25
+OBJECTIVES = ("arm", "dream", "llada")
+
+
+@dataclass(frozen=True)
+class Target:
+    """inputs [B, T] to run; for each chosen token its row in the output, what it should be and what it weighs."""
+
+    inputs: torch.Tensor
+    rows: torch.Tensor  # [N, 2] batch index and position of the logits
+    labels: torch.Tensor  # [N]
+    weights: torch.Tensor  # [N], they sum to about 1
+    answers: torch.Tensor  # [N] bool: answer tokens proper, no eos and no text
+
+
+def role_weights(roles: torch.Tensor) -> torch.Tensor:
+    return torch.tensor([WEIGHTS[role] for role in sorted(WEIGHTS)])[roles]
+
+
+def make_target(objective: str, batch: Batch, mask_id: int, generator: torch.Generator) -> Target:
+    if objective == "arm":
+        weights = role_weights(batch.roles)
+        inputs = batch.ids
+    else:
+        masked, weights = draw_masks(batch, generator)
+        inputs = torch.where(masked, mask_id, batch.ids)
+        weights = weights * masked
+    weights[:, 0] = 0.0  # bos is given
+    total = role_weights(batch.roles).sum()
+    chosen = weights.nonzero()  # [N, 2]
+    rows = chosen.clone()
+    if objective != "llada":
+        rows[:, 1] -= 1  # position i is predicted by row i-1
+    at = (chosen[:, 0], chosen[:, 1])
+    return Target(inputs, rows, batch.ids[at], weights[at] / total, batch.roles[at] == ANSWER)
+
+
+def draw_masks(batch: Batch, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which tokens are masked, and what each weighs if it is: role weight / t."""
+    size, width = batch.ids.shape
+    most = int(batch.questions.max()) + 1
+
+    def ratio(*shape: int) -> torch.Tensor:
+        return T_MIN + (1 - T_MIN) * torch.rand(*shape, generator=generator)
+
+    whole = torch.rand(size, 1, generator=generator) < WHOLE_SEQUENCE  # [B, 1]
+    per_sequence = ratio(size, 1).expand(size, width)
+    per_question = ratio(size, most).gather(1, batch.questions.clamp(min=0))  # [B, T]
+    t = torch.where(whole, per_sequence, per_question)
+    may = torch.where(whole, batch.roles != PADDING, batch.questions >= 0)
+    may[:, 0] = False  # bos stays
+    masked = may & (torch.rand(size, width, generator=generator) < t)
+    # A whole-sequence masking asks for what mostly cannot be known: all its tokens weigh as text does.
+    weights = torch.where(whole, role_weights(batch.roles).clamp(max=WEIGHTS[TEXT]), role_weights(batch.roles))
+    return masked, weights / t
+
+
+def loss_of(model: LlamaForCausalLM, target: Target, visible: torch.Tensor | None) -> tuple[torch.Tensor, float]:
+    """Weighted cross-entropy, and the share of answer tokens that come out right; the head runs on the chosen rows only.
+
+    `visible` [B, T] is false at padding.
+    """
+    hidden = model.model(input_ids=target.inputs, attention_mask=visible, use_cache=False).last_hidden_state
+    logits = model.lm_head(hidden[target.rows[:, 0], target.rows[:, 1]])  # [N, vocabulary]
+    right = (logits.argmax(-1) == target.labels)[target.answers]
+    loss = (cross_entropy(logits, target.labels, reduction="none") * target.weights).sum()
+    return loss, float(right.float().mean()) if len(right) else 0.0

@@ -1,0 +1,186 @@
+"""The training stream: contexts of the train split with several questions each, as token ids with roles. No model here.
+
+The batch of a step follows from (seed, step) alone, so a resumed run sees the same stream, and so do all three twins.
+"""
+
+import random
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from floatscope.qa.prompts import plain_template
+from floatscope.qa.samples import Document
+from floatscope.twins.relations import PATHS, UNANSWERABLE, Path
+from floatscope.twins.world import Draw, Entity, Fact, World
+
+# What a token is to the objective.
+PADDING, TEXT, ANSWER, FIRST_EOS, LATER_EOS = range(5)
+ROUND = 8  # batches are cut from rounds of this many, sorted by length, so that little is padded
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the stream holds at one step: a point of the curriculum."""
+
+    documents: int  # at most this many
+    kinds: dict[str, float]  # weights of listing, binding, rag, twohop, closed
+    questions: int  # per context, at most
+    slots: int  # answer slots at most; 0: the answer and one eos
+    unanswerable: float = 0.0  # share of questions that no document answers
+    stable: float = 0.0  # share of questions about stable facts, in contexts with documents
+    near: float = 0.0  # share of binding contexts in which two subjects share their key word
+    plain: bool = False  # documents of one plain statement
+
+
+@dataclass(frozen=True)
+class Batch:
+    """ids, roles and question numbers (-1 for text), each [B, T], padded on the right."""
+
+    ids: torch.Tensor
+    roles: torch.Tensor
+    questions: torch.Tensor
+
+    @property
+    def tokens(self) -> int:
+        return int((self.roles != PADDING).sum())
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question that can be put to a context, with its answer."""
+
+    about: object
+    subject: Entity
+    answer: str
+
+
+class Stream:
+    """Batches by step number."""
+
+    def __init__(self, world: World, tokenizer: PreTrainedTokenizerFast, seed: int, batch: int) -> None:
+        self.world = world
+        self.seed = seed
+        self.batch = batch
+        self._encode = tokenizer.backend_tokenizer.encode
+        ids = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+        self._bos, self._eos, self._pad = (int(token) for token in ids)
+        self._round: tuple[int, list[Batch]] = (-1, [])
+
+    def at(self, step: int, stage: Stage) -> Batch:
+        """The batch of a step. The stage must be the same for all steps of a round."""
+        number, index = divmod(step, ROUND)
+        if self._round[0] != number:
+            self._round = (number, self._make_round(number, stage))
+        return self._round[1][index]
+
+    def _make_round(self, number: int, stage: Stage) -> list[Batch]:
+        rng = random.Random(f"stream {self.seed} {number}")
+        sequences = sorted((self._sequence(rng, stage) for _ in range(ROUND * self.batch)), key=lambda s: len(s[0]))
+        batches = [self._pack(sequences[i : i + self.batch]) for i in range(0, len(sequences), self.batch)]
+        rng.shuffle(batches)
+        return batches
+
+    def _pack(self, sequences: list[tuple[list[int], list[int], list[int]]]) -> Batch:
+        width = max(len(ids) for ids, _, _ in sequences)
+
+        def padded(which: int, filler: int) -> torch.Tensor:
+            return torch.tensor([s[which] + [filler] * (width - len(s[which])) for s in sequences])
+
+        return Batch(padded(0, self._pad), padded(1, PADDING), padded(2, -1))
+
+    def _sequence(self, rng: random.Random, stage: Stage) -> tuple[list[int], list[int], list[int]]:
+        """A context and its questions: ids, roles, question numbers."""
+        draw = Draw(self.world, "train", rng)
+        kind = rng.choices(list(stage.kinds), list(stage.kinds.values()))[0]
+        if kind == "listing":
+            return self._listing(draw, rng.randint(2, 4), 2 * stage.questions)
+        documents, asks = context(draw, stage, kind)
+        slots = _slots(rng, stage.slots)
+        count = min(stage.questions, max(1, 48 // slots)) if slots else stage.questions
+        if not documents:
+            count *= 2  # closed-book questions are short
+        ids, roles, numbers = [self._bos], [TEXT], [-1]
+
+        def add(new: list[int], role: int, number: int = -1) -> None:
+            ids.extend(new)
+            roles.extend([role] * len(new))
+            numbers.extend([number] * len(new))
+
+        for number in range(count):
+            ask = self._choose(rng, stage, asks, bool(documents))
+            pieces = plain_template(draw.question(ask.about, ask.subject), documents if number == 0 else ())  # type: ignore[arg-type]
+            text = "".join(piece.text for piece in pieces)
+            add(self._encode(text if number == 0 else "\n" + text).ids, TEXT)
+            answer = self._encode(ask.answer).ids
+            add(answer, ANSWER, number)
+            fill = max(slots, len(answer)) - len(answer) if slots else 1
+            add([self._eos] * min(fill, 1), FIRST_EOS, number)
+            add([self._eos] * max(fill - 1, 0), LATER_EOS, number)
+        return ids, roles, numbers
+
+    def _listing(self, draw: Draw, count: int, queries: int) -> tuple[list[int], list[int], list[int]]:
+        """The first lesson: a list of "subject object" lines, then lines of it again, whose objects are the answers."""
+        relation = draw.relation()
+        assert relation is not None
+        facts = [draw.fact(relation) for _ in range(count)]
+        ids, roles, numbers = [self._bos], [TEXT], [-1]
+        for number, fact in enumerate([*facts, *(draw.rng.choice(facts) for _ in range(queries))]):
+            again = number >= count
+            for text, role in ((fact.subject.name, TEXT), (fact.object.name, ANSWER if again else TEXT), ("\n", TEXT)):
+                new = self._encode(text).ids
+                ids += new
+                roles += [role] * len(new)
+                numbers += [number if role == ANSWER else -1] * len(new)
+        return ids, roles, numbers
+
+    def _choose(self, rng: random.Random, stage: Stage, asks: list[Ask], documents: bool) -> Ask:
+        """Questions are drawn with replacement; some are about stable facts, some have no answer."""
+        point = rng.random()
+        if not documents or point < stage.stable:
+            fact = rng.choice(self.world.stable_facts)
+            return Ask(fact.relation, fact.subject, fact.object.name)
+        if point < stage.stable + stage.unanswerable:
+            other = Draw(self.world, "train", rng)
+            like = rng.choice(asks)
+            if rng.random() < 0.5 or isinstance(like.about, Path):  # a stranger, under a relation that is here
+                return Ask(like.about, other.entity(like.subject.type), UNANSWERABLE)
+            relation = other.relation(
+                like.subject.type,
+                [a.about.name for a in asks if a.subject == like.subject and not isinstance(a.about, Path)],
+            )  # type: ignore[attr-defined]
+            if relation is not None:  # someone who is here, under a relation that is not
+                return Ask(relation, like.subject, UNANSWERABLE)
+        return rng.choice(asks)
+
+
+def _slots(rng: random.Random, most: int) -> int:
+    """Few slots more often than many: the log of their number is uniform from 2 to `most`."""
+    return round(2 * (most / 2) ** rng.random()) if most else 0
+
+
+def context(draw: Draw, stage: Stage, kind: str) -> tuple[tuple[Document, ...], list[Ask]]:
+    """Documents of one kind of context, and everything that can be asked of them."""
+    rng = draw.rng
+    if kind == "closed":
+        return (), []
+    count = rng.randint(1, stage.documents)
+    facts: list[Fact | None] = []
+    asks: list[Ask] = []
+    if kind == "twohop":
+        path = rng.choice(PATHS)
+        chains = [draw.chain(path) for _ in range(max(1, count // 2))]
+        asks = [Ask(path, first.subject, second.object.name) for first, second in chains] * 2
+        facts = [fact for chain in chains for fact in chain]
+        facts += draw.noise(facts[0], max(0, count - len(facts)), "random")  # type: ignore[arg-type]
+    else:
+        relation = draw.relation()
+        assert relation is not None
+        target = draw.fact(relation)
+        facts = [target]
+        if kind == "binding" and count > 1 and rng.random() < stage.near:
+            facts += draw.noise(target, 1, "near")
+        facts += draw.noise(target, count - len(facts), "same" if kind == "binding" else "mixed")
+    rng.shuffle(facts)
+    asks += [Ask(fact.relation, fact.subject, fact.object.name) for fact in facts if fact is not None]
+    return tuple(draw.document(fact, plain=stage.plain) for fact in facts), asks
