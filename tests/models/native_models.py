@@ -24,6 +24,11 @@ SLIDING: dict[str, Any] = {
     "sliding_window": 9,
 }
 CAPPED: dict[str, Any] = {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 3.0}
+ROBERTA: dict[str, Any] = SIZES | {"pad_token_id": 1, "max_position_embeddings": 66}
+LOCAL: dict[str, Any] = {
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    "local_attention": 8,
+}
 
 CAUSAL: dict[str, Callable[[], Any]] = {
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**GROUPED)),
@@ -43,10 +48,10 @@ CAUSAL: dict[str, Callable[[], Any]] = {
 MASKED: dict[str, Callable[[], Any]] = {
     "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)),
     "roberta": lambda: transformers.RobertaForMaskedLM(
-        transformers.RobertaConfig(**(SIZES | {"pad_token_id": 1, "max_position_embeddings": 66}))
+        transformers.RobertaConfig(**ROBERTA)
     ),
     "modernbert": lambda: transformers.ModernBertForMaskedLM(
-        transformers.ModernBertConfig(**SIZES, local_attention=8, global_attn_every_n_layers=3)
+        transformers.ModernBertConfig(**SIZES, **LOCAL)
     ),
 }
 EVERY = CAUSAL | MASKED

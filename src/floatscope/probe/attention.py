@@ -176,10 +176,9 @@ def _probed(
             continue  # a finished sample: nobody reads its output
         q, k, v = query[sample, :, pad:], key[sample, :, pad:], value[sample, :, pad:]
         visible, first, last = probe.sight(mask, causal, sample, tokens - pad, query.device)
-        out, statistics = attend(
-            q, k, v, visible, layout.to(query.device), probe.workspace, scale=scale, softcap=softcap
+        statistics = attend(
+            q, k, v, visible, layout.to(query.device), probe.workspace, output[sample, pad:], scale=scale, softcap=softcap
         )
-        output[sample, pad:] = out
         probe.listener(probe.layer, sample, statistics, Geometry(q, k, v, first, last, visible, scale, softcap))
     probe.layer += 1
     return output

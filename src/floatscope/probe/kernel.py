@@ -97,11 +97,12 @@ def attend(
     visible: Visible,
     layout: Layout,
     workspace: Workspace,
+    output: Tensor,
     *,
     scale: float,
     softcap: float | None = None,
-) -> tuple[Tensor, LayerStatistics]:
-    """Output [T, H, d_v] and statistics of query [H, T, d], key [Hkv, T, d], value [Hkv, T, d_v].
+) -> LayerStatistics:
+    """Statistics of query [H, T, d], key [Hkv, T, d], value [Hkv, T, d_v]; the result goes into output [T, H, d_v].
 
     Query head h uses key-value head h // (H / Hkv). Scores and softmax are float32 whatever the inputs are.
     """
@@ -111,9 +112,10 @@ def attend(
     device = query.device
     query = query.unflatten(0, (kv_heads, share))  # [Hkv, share, T, d]
     key_t, value32 = key.float().transpose(1, 2), value.float()
-    output = torch.empty(tokens, heads, value.shape[-1], device=device)
     sums = workspace.take("sums", (heads, layout.group_count, tokens), device).zero_()
-    interest = workspace.take("interest", (heads, len(layout.rows), tokens), device).zero_()
+    interest = workspace.take("interest", (heads, len(layout.rows), tokens), device)
+    if visible.causal:
+        interest.zero_()  # keys after a block's last row are not computed
     size = max(LEAST_ROWS, BLOCK_FLOATS // (share * tokens))
     for block in layout.blocks(size):
         keys = block.stop if visible.causal else tokens  # a causal block needs no key after its last row
@@ -129,30 +131,34 @@ def attend(
             visible.hide(per_head, block.start)
             torch.softmax(scores, -1, out=scores)
             mine = slice(h * share, (h + 1) * share)
-            found = torch.mm(scores, value32[h, :keys]).view(share, rows, -1)
-            output[block.start : block.stop, mine] = found.transpose(0, 1)
-            _add_groups(sums[mine, :, :keys], per_head, block)
-            if len(block.local):
+            found = workspace.take("found", (share * rows, value.shape[-1]), device)
+            torch.mm(scores, value32[h, :keys], out=found)
+            output[block.start : block.stop, mine] = found.view(share, rows, -1).transpose(0, 1)
+            _add_groups(sums[mine, :, :keys], per_head, block, workspace)
+            if isinstance(block.local, slice) or len(block.local):
                 interest[mine, block.interest, :keys] = per_head[:, block.local]
-    return output.to(value.dtype), _statistics(sums, interest, layout)
+    return _statistics(sums, interest, layout, workspace)
 
 
-def _add_groups(sums: Tensor, probabilities: Tensor, block: RowBlock) -> None:
+def _add_groups(sums: Tensor, probabilities: Tensor, block: RowBlock, workspace: Workspace) -> None:
     """Add the block's column sums [share, rows, keys] to its groups [share, G, keys]."""
     if len(block.runs) <= MOST_RUNS:  # one pass over the probabilities, however many groups
+        column = workspace.take("column", (len(sums), sums.shape[-1]), sums.device)
         for group, start, stop in block.runs:
-            sums[:, group] += probabilities[:, start:stop].sum(1)
+            sums[:, group].add_(torch.sum(probabilities[:, start:stop], 1, out=column))
     else:  # as when every answer row of an ARM is a group of its own
         present, member = block.members
         sums.index_add_(1, present, torch.matmul(member, probabilities))
 
 
-def _statistics(sums: Tensor, interest: Tensor, layout: Layout) -> LayerStatistics:
+def _statistics(sums: Tensor, interest: Tensor, layout: Layout, workspace: Workspace) -> LayerStatistics:
     top = interest.topk(min(layout.top, layout.tokens), dim=-1)
+    logs = workspace.take("logs", tuple(interest.shape), interest.device)
+    torch.clamp(interest, min=torch.finfo(torch.float32).tiny, out=logs).log_()
     return LayerStatistics(
         group_sums=sums,
         row_keys=top.indices,
         row_key_mass=top.values,
         row_mass=interest @ layout.columns,
-        row_entropy=-(interest * interest.clamp(min=torch.finfo(torch.float32).tiny).log()).sum(-1),
+        row_entropy=-logs.mul_(interest).sum(-1),
     )

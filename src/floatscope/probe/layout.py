@@ -61,7 +61,14 @@ class Layout:
             (int(g), int(end - length), int(end)) for g, length, end in zip(group, lengths, ends, strict=True) if g >= 0
         )
         inside = ((self.rows >= start) & (self.rows < stop)).nonzero()[:, 0]
-        return RowBlock(start, stop, ids, runs, inside, self.rows[inside] - start)
+        return RowBlock(start, stop, ids, runs, _as_slice(inside), _as_slice(self.rows[inside] - start))
+
+
+def _as_slice(places: Tensor) -> slice | Tensor:
+    """A slice where the places are neighbours, as answer slots are: copies without an index."""
+    if len(places) and int(places[-1] - places[0]) + 1 == len(places):
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places
 
 
 @dataclass(frozen=True)
@@ -74,9 +81,9 @@ class RowBlock:
     """Group of each row of the block."""
     runs: tuple[tuple[int, int, int], ...]
     """(group, start, stop) of neighbouring rows of one group, counted from the block's start."""
-    interest: Tensor
+    interest: slice | Tensor
     """Places of the block's rows of interest in Layout.rows."""
-    local: Tensor
+    local: slice | Tensor
     """The same rows, counted from the block's start."""
 
     @cached_property
