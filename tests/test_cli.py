@@ -145,7 +145,7 @@ def test_text_needs_a_tokenizer_and_says_so(monkeypatch, capsys, tmp_path, check
     assert "has no tokenizer" in told
 
 
-@pytest.mark.parametrize("verb", ["trace", "check", "families"])
+@pytest.mark.parametrize("verb", ["trace", "check", "families", "analyze"])
 def test_every_verb_has_help_with_an_example(monkeypatch, capsys, verb):
     _, shown, _ = run(monkeypatch, capsys, verb, "--help")
     assert f"Example: floatscope {verb}" in shown
@@ -156,3 +156,30 @@ def test_help_loads_nothing_heavy():
     code = f"import sys; from floatscope import cli; cli.app(['--help']); sys.exit(bool({heavy} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
+
+
+def test_analyze_writes_tables_and_a_figure(monkeypatch, capsys, tmp_path, checkpoint):
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    for number, question in enumerate(("who wrote the book ?", "who was in the city ?")):
+        call = ["trace", checkpoint, "--question", question, "--doc", checkpoint / "a.txt", "--gold", 1]
+        call += [
+            "--family",
+            checkpoint / "mdm.toml",
+            "--length",
+            4,
+            "--steps",
+            4,
+            "--out",
+            traces / f"{number}.safetensors",
+        ]
+        assert run(monkeypatch, capsys, *call)[0] == 0
+    code, shown, _ = run(monkeypatch, capsys, "analyze", "drift", traces, "--out", tmp_path / "drift")
+    assert code == 0
+    for name in ("drift.parquet", "drift.svg", "drift.pdf", "drift.html"):
+        assert (tmp_path / "drift" / name).stat().st_size > 0
+        assert name in shown
+    assert "untrained" in shown  # the control that nobody gave is named
+    code, _, told = run(monkeypatch, capsys, "analyze", "drifft", traces, "--out", tmp_path / "x")
+    assert code == 2
+    assert "There is no analysis 'drifft'; known are anchors, drift" in told

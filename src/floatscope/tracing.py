@@ -5,7 +5,7 @@ Joins models, decoding, probe and traces; each of them knows nothing of the othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast, get_args
 
@@ -35,6 +35,7 @@ def trace(
     keep: Keep = "compact",
     matrix_steps: Sequence[int] | None = None,
     matrix_layers: Sequence[int] | None = None,
+    metadata: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     on_step: Callable[[Step], object] | None = None,
 ) -> Trace | list[Trace]:
     """Denoise (or, for an ARM, generate) and capture attention at every step.
@@ -43,6 +44,7 @@ def trace(
     seeds: one a sample; default: the sampler's seed for each.
     keep: "compact", "groups" (attention by row group at token resolution), "heads" (every head), or "matrices"
     (full matrices of `matrix_steps` and `matrix_layers`, all by default: for small canvases).
+    metadata: what the caller knows of the sample (`sample`, `task`, `condition`), one for all or one a sample.
     on_step: sees every Step as it is made.
     """
     if keep not in get_args(Keep):
@@ -64,8 +66,10 @@ def trace(
         generations = cast(list[Generation], generate(tap, ids, sampler, seeds, listen))
         records = [recorder.finish() for recorder in tap.recorders]
     used = make_batch(model, ids, sampler, seeds).seeds
+    known = [metadata or {}] * len(ids) if metadata is None or isinstance(metadata, Mapping) else list(metadata)
     traces = [
-        _trace(model, sampler, *parts, keep=keep) for parts in zip(wanted, generations, records, used, strict=True)
+        _trace(model, sampler, *parts, keep=keep)
+        for parts in zip(wanted, generations, records, used, known, strict=True)
     ]
     return traces[0] if single else traces
 
@@ -191,6 +195,7 @@ def _trace(
     generation: Generation,
     record: tuple[Arrays, tuple[int, ...]],
     seed: int,
+    metadata: Mapping[str, Any],
     *,
     keep: Keep,
 ) -> Trace:
@@ -216,4 +221,5 @@ def _trace(
         qk_steps=qk_steps,
         keep=keep,
         arrays=arrays,
+        metadata=metadata,
     ).validate()

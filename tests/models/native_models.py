@@ -47,12 +47,8 @@ CAUSAL: dict[str, Callable[[], Any]] = {
 }
 MASKED: dict[str, Callable[[], Any]] = {
     "bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)),
-    "roberta": lambda: transformers.RobertaForMaskedLM(
-        transformers.RobertaConfig(**ROBERTA)
-    ),
-    "modernbert": lambda: transformers.ModernBertForMaskedLM(
-        transformers.ModernBertConfig(**SIZES, **LOCAL)
-    ),
+    "roberta": lambda: transformers.RobertaForMaskedLM(transformers.RobertaConfig(**ROBERTA)),
+    "modernbert": lambda: transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**SIZES, **LOCAL)),
 }
 EVERY = CAUSAL | MASKED
 

@@ -115,9 +115,7 @@ def test_shards_hold_the_same_model(tmp_path: Path, dialect: Dialect) -> None:
 
 
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision_weights_become_float32_on_a_cpu(
-    tmp_path: Path, dialect: Dialect, stored: torch.dtype
-) -> None:
+def test_half_precision_weights_become_float32_on_a_cpu(tmp_path: Path, dialect: Dialect, stored: torch.dtype) -> None:
     weights = random_weights(dialect.shape, **dialect.parts)
     rounded = _rounded(weights, stored)
     tensors = dialect.tensors(weights)

@@ -52,9 +52,7 @@ def test_traces(saved: tuple[str, Path]) -> None:
         steps = trace.received.shape[0]
         assert trace.received.shape == (steps, 3, len(trace.canvas))
         assert trace.canvas[: len(prompt)].tolist() == prompt
-        torch.testing.assert_close(
-            torch.from_numpy(trace.received.sum(-1)), torch.ones(steps, 3), atol=1e-4, rtol=0
-        )
+        torch.testing.assert_close(torch.from_numpy(trace.received.sum(-1)), torch.ones(steps, 3), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", CAUSAL)

@@ -107,9 +107,7 @@ def test_a_wrong_family_is_refused_before_anything_is_built(llada: Path, tmp_pat
     assert "config.json states no hidden_size, num_hidden_layers, num_attention_heads in the words of family dream" in (
         refused(llada, family="dream")
     )
-    dream = write_checkpoint(
-        tmp_path / "dream", dream_config(SHAPE), qwen_tensors(random_weights(SHAPE, biases=True))
-    )
+    dream = write_checkpoint(tmp_path / "dream", dream_config(SHAPE), qwen_tensors(random_weights(SHAPE, biases=True)))
     assert "in the words of family llada (LlamaForCausalLM)" in refused(dream, family="llada")
     assert "missing tensors model.layers.0.self_attn.k_norm.weight" in refused(dream, family="sdar")
 

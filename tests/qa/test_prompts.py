@@ -27,7 +27,10 @@ def trained(model, trainer, pre_tokenizer, decoder=None, **special) -> PreTraine
 
 def byte_level() -> PreTrainedTokenizerFast:
     trainer = trainers.BpeTrainer(
-        vocab_size=330, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=["<s>"], show_progress=False
+        vocab_size=330,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<s>"],
+        show_progress=False,
     )
     level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return trained(models.BPE(), trainer, level, decoders.ByteLevel(), bos_token="<s>")

@@ -177,7 +177,15 @@ def _probed(
         q, k, v = query[sample, :, pad:], key[sample, :, pad:], value[sample, :, pad:]
         visible, first, last = probe.sight(mask, causal, sample, tokens - pad, query.device)
         statistics = attend(
-            q, k, v, visible, layout.to(query.device), probe.workspace, output[sample, pad:], scale=scale, softcap=softcap
+            q,
+            k,
+            v,
+            visible,
+            layout.to(query.device),
+            probe.workspace,
+            output[sample, pad:],
+            scale=scale,
+            softcap=softcap,
         )
         probe.listener(probe.layer, sample, statistics, Geometry(q, k, v, first, last, visible, scale, softcap))
     probe.layer += 1

@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from floatscope.errors import UserError
-from floatscope.twins.tokenizer import CONTEXT, make_tokenizer
+from floatscope.twins.tokenizer import BOS_ID, CONTEXT, EOS_ID, MASK_ID, PAD_ID, make_tokenizer
 
 WEIGHTS = Path(__file__).parent / "weights"
 SHIPPED = ("twin-parent", "twin-arm", "twin-dream", "twin-llada")
-UNTRAINED_SEED = 0  # the seed the shipped parent was trained from: an untrained twin is the parent at step 0
+UNTRAINED_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,11 @@ class Shape:
     spread: float = 0.06  # of the first weights; at transformers' 0.02 a model this narrow is slow to learn to copy
 
 
+SHIPPED_SHAPE = Shape()
+
+
 def make_model(
-    tokenizer: PreTrainedTokenizerFast, seed: int, shape: Shape = Shape(), head_start: bool = True
+    tokenizer: PreTrainedTokenizerFast, seed: int, shape: Shape = SHIPPED_SHAPE, head_start: bool = True
 ) -> LlamaForCausalLM:
     """An untrained Llama whose weights follow from the seed; without `head_start` they are plainly random."""
     config = LlamaConfig(
@@ -47,9 +50,9 @@ def make_model(
         rope_parameters={"rope_type": "default", "rope_theta": shape.theta},
         tie_word_embeddings=True,
         initializer_range=shape.spread,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+        pad_token_id=PAD_ID,
     )
     state = torch.get_rng_state()
     torch.manual_seed(seed)
@@ -67,7 +70,7 @@ FIRMNESS = 10.0
 
 @torch.no_grad()
 def _head_start(model: LlamaForCausalLM, shape: Shape) -> None:
-    """Random weights with the structure of induction (Olsson et al. 2022), which such a model else finds in hours, if at all.
+    """Random weights with the bones of induction (Olsson et al. 2022), else found in hours, if at all.
 
     - All embeddings share one random direction c: heads that look at a relative position need a part of q and k that
       is the same for all tokens, and Llama has no biases to give it.
@@ -82,7 +85,7 @@ def _head_start(model: LlamaForCausalLM, shape: Shape) -> None:
     model.model.embed_tokens.weight.add_(shape.spread * shape.width**0.5 * shared)  # as long as a token's own part
     _look_back(model.model.layers[0].self_attn, shared, shape, size)
     for layer in model.model.layers[1:]:
-        attention = layer.self_attn
+        attention: Any = layer.self_attn
         attention.k_proj.weight.copy_(attention.q_proj.weight)
         attention.o_proj.weight.copy_(attention.v_proj.weight.T)
 
@@ -102,7 +105,8 @@ def set_visibility(model: LlamaForCausalLM, bidirectional: bool) -> None:
     """Who may see whom. transformers builds the mask from the config and the kernel asks each attention module."""
     model.config.is_causal = not bidirectional
     for layer in model.model.layers:
-        layer.self_attn.is_causal = not bidirectional
+        attention: Any = layer.self_attn
+        attention.is_causal = not bidirectional
 
 
 def load_parent(folder: Path | None = None) -> LlamaForCausalLM:
@@ -120,16 +124,19 @@ def save_twin(twin: str, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizer
     state = {name: tensor.detach().to(torch.float16) for name, tensor in model.state_dict().items()}
     state.pop("lm_head.weight")  # tied to the embeddings
     save_file(dialect.state(state), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(dialect.config(model.config, tokenizer), indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(dialect.config(model.config), indent=2) + "\n")
     tokenizer.save_pretrained(folder)
 
 
 def write_untrained(name: str, folder: Path) -> Path:
-    """Write the untrained version of a shipped twin ("twin-arm", ...), made from its seed, into a folder."""
+    """Write the untrained version of a shipped twin ("twin-arm", ...), made from its seed, into a folder.
+
+    It is a control, so its weights are plainly random: without the head start from which the parent was trained.
+    """
     if name not in SHIPPED:
         raise UserError(f"There is no twin called {name!r}; the twins are {', '.join(SHIPPED)}.")
     tokenizer = make_tokenizer()
-    save_twin(name.removeprefix("twin-"), make_model(tokenizer, UNTRAINED_SEED), tokenizer, folder)
+    save_twin(name.removeprefix("twin-"), make_model(tokenizer, UNTRAINED_SEED, head_start=False), tokenizer, folder)
     return folder
 
 
@@ -139,7 +146,7 @@ class LlamaDialect:
     model_type = "llama"
     architecture = "LlamaForCausalLM"
 
-    def config(self, config: LlamaConfig, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    def config(self, config: Any) -> dict[str, Any]:
         return {
             "model_type": self.model_type,
             "architectures": [self.architecture],
@@ -154,9 +161,9 @@ class LlamaDialect:
             "rope_theta": config.rope_parameters["rope_theta"],
             "hidden_act": "silu",
             "tie_word_embeddings": True,
-            "bos_token_id": tokenizer.bos_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
-            "pad_token_id": tokenizer.pad_token_id,
+            "bos_token_id": BOS_ID,
+            "eos_token_id": EOS_ID,
+            "pad_token_id": PAD_ID,
             "dtype": "float16",
         }
 
@@ -170,8 +177,8 @@ class DreamDialect(LlamaDialect):
     model_type = "Dream"
     architecture = "DreamModel"
 
-    def config(self, config: LlamaConfig, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-        return {**super().config(config, tokenizer), "mask_token_id": tokenizer.mask_token_id}
+    def config(self, config: Any) -> dict[str, Any]:
+        return {**super().config(config), "mask_token_id": MASK_ID}
 
     def state(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         biases = {
@@ -198,7 +205,7 @@ class LladaDialect(LlamaDialect):
         (r"\.mlp\.down_proj\.", ".ff_out."),
     )
 
-    def config(self, config: LlamaConfig, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    def config(self, config: Any) -> dict[str, Any]:
         return {
             "model_type": "llada",
             "architectures": ["LLaDAModelLM"],
@@ -219,10 +226,10 @@ class LladaDialect(LlamaDialect):
             "include_bias": False,
             "include_qkv_bias": False,
             "weight_tying": True,
-            "mask_token_id": tokenizer.mask_token_id,
-            "bos_token_id": tokenizer.bos_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
-            "pad_token_id": tokenizer.pad_token_id,
+            "mask_token_id": MASK_ID,
+            "bos_token_id": BOS_ID,
+            "eos_token_id": EOS_ID,
+            "pad_token_id": PAD_ID,
             "torch_dtype": "float16",
         }
 

@@ -54,7 +54,7 @@ HARDER = (
 
 @dataclass(frozen=True)
 class GateResult:
-    """Exact matches with their interval, beside guesses: any name of the right type; any the documents state for the relation."""
+    """Exact matches with their interval, beside guesses: any name of the type; any that is stated for the relation."""
 
     gate: str
     slots: int
@@ -116,7 +116,9 @@ def _result(
     gate: Gate, slots: int, samples: Sequence[Sample], answers: Sequence[str], world: World, split: str
 ) -> GateResult:
     right = mean_interval([exact_match(text, sample.answers) for text, sample in zip(answers, samples, strict=True)])
-    by_type, by_relation = (sum(guesses) / len(samples) for guesses in zip(*(_guess(s, world, split) for s in samples), strict=True))
+    by_type, by_relation = (
+        sum(guesses) / len(samples) for guesses in zip(*(_guess(s, world, split) for s in samples), strict=True)
+    )
     passed: bool | None = None
     if gate.least is not None:
         passed = right.estimate >= gate.least

@@ -1,4 +1,4 @@
-"""The twins' objectives: from a batch to inputs, targets and weights, then to a loss. What the batch says is left to `stream`.
+"""The twins' objectives: from a batch to inputs, labels and weights, then to a loss. Data is left to `stream`.
 
 - arm: every token is predicted from those before it.
 - dream, llada: some tokens are masked and predicted from all others, by the row before them (dream: shifted logits)
@@ -75,7 +75,7 @@ def draw_masks(batch: Batch, generator: torch.Generator) -> tuple[torch.Tensor, 
 
 
 def loss_of(model: LlamaForCausalLM, target: Target, visible: torch.Tensor | None) -> tuple[torch.Tensor, float]:
-    """Weighted cross-entropy, and the share of answer tokens that come out right; the head runs on the chosen rows only.
+    """Weighted cross-entropy, and the share of right answer tokens; the head runs on the chosen rows only.
 
     `visible` [B, T] is false at padding.
     """

@@ -11,8 +11,11 @@ from transformers import PreTrainedTokenizerFast
 
 from floatscope.qa.prompts import plain_template
 from floatscope.qa.samples import Document
-from floatscope.twins.relations import PATHS, UNANSWERABLE, Path
-from floatscope.twins.world import Draw, Entity, Fact, World
+from floatscope.twins.drawing import Draw
+from floatscope.twins.facts import Entity, Fact
+from floatscope.twins.relations import PATHS, UNANSWERABLE, Path, Relation
+from floatscope.twins.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from floatscope.twins.world import World
 
 # What a token is to the objective.
 PADDING, TEXT, ANSWER, FIRST_EOS, LATER_EOS = range(5)
@@ -24,7 +27,7 @@ class Stage:
     """What the stream holds at one step: a point of the curriculum."""
 
     documents: int  # at most this many
-    kinds: dict[str, float]  # weights of listing, binding, rag, twohop, closed
+    kinds: dict[str, float]  # weights of binding, rag, twohop, closed
     questions: int  # per context, at most
     slots: int  # answer slots at most; 0: the answer and one eos
     unanswerable: float = 0.0  # share of questions that no document answers
@@ -50,7 +53,7 @@ class Batch:
 class Ask:
     """A question that can be put to a context, with its answer."""
 
-    about: object
+    about: Relation | Path
     subject: Entity
     answer: str
 
@@ -63,8 +66,6 @@ class Stream:
         self.seed = seed
         self.batch = batch
         self._encode = tokenizer.backend_tokenizer.encode
-        ids = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
-        self._bos, self._eos, self._pad = (int(token) for token in ids)
         self._round: tuple[int, list[Batch]] = (-1, [])
 
     def at(self, step: int, stage: Stage) -> Batch:
@@ -87,20 +88,18 @@ class Stream:
         def padded(which: int, filler: int) -> torch.Tensor:
             return torch.tensor([s[which] + [filler] * (width - len(s[which])) for s in sequences])
 
-        return Batch(padded(0, self._pad), padded(1, PADDING), padded(2, -1))
+        return Batch(padded(0, PAD_ID), padded(1, PADDING), padded(2, -1))
 
     def _sequence(self, rng: random.Random, stage: Stage) -> tuple[list[int], list[int], list[int]]:
         """A context and its questions: ids, roles, question numbers."""
         draw = Draw(self.world, "train", rng)
         kind = rng.choices(list(stage.kinds), list(stage.kinds.values()))[0]
-        if kind == "listing":
-            return self._listing(draw, rng.randint(2, 4), 2 * stage.questions)
         documents, asks = context(draw, stage, kind)
         slots = _slots(rng, stage.slots)
         count = min(stage.questions, max(1, 48 // slots)) if slots else stage.questions
         if not documents:
             count *= 2  # closed-book questions are short
-        ids, roles, numbers = [self._bos], [TEXT], [-1]
+        ids, roles, numbers = [BOS_ID], [TEXT], [-1]
 
         def add(new: list[int], role: int, number: int = -1) -> None:
             ids.extend(new)
@@ -109,29 +108,14 @@ class Stream:
 
         for number in range(count):
             ask = self._choose(rng, stage, asks, bool(documents))
-            pieces = plain_template(draw.question(ask.about, ask.subject), documents if number == 0 else ())  # type: ignore[arg-type]
+            pieces = plain_template(draw.question(ask.about, ask.subject), documents if number == 0 else ())
             text = "".join(piece.text for piece in pieces)
             add(self._encode(text if number == 0 else "\n" + text).ids, TEXT)
             answer = self._encode(ask.answer).ids
             add(answer, ANSWER, number)
             fill = max(slots, len(answer)) - len(answer) if slots else 1
-            add([self._eos] * min(fill, 1), FIRST_EOS, number)
-            add([self._eos] * max(fill - 1, 0), LATER_EOS, number)
-        return ids, roles, numbers
-
-    def _listing(self, draw: Draw, count: int, queries: int) -> tuple[list[int], list[int], list[int]]:
-        """The first lesson: a list of "subject object" lines, then lines of it again, whose objects are the answers."""
-        relation = draw.relation()
-        assert relation is not None
-        facts = [draw.fact(relation) for _ in range(count)]
-        ids, roles, numbers = [self._bos], [TEXT], [-1]
-        for number, fact in enumerate([*facts, *(draw.rng.choice(facts) for _ in range(queries))]):
-            again = number >= count
-            for text, role in ((fact.subject.name, TEXT), (fact.object.name, ANSWER if again else TEXT), ("\n", TEXT)):
-                new = self._encode(text).ids
-                ids += new
-                roles += [role] * len(new)
-                numbers += [number if role == ANSWER else -1] * len(new)
+            add([EOS_ID] * min(fill, 1), FIRST_EOS, number)
+            add([EOS_ID] * max(fill - 1, 0), LATER_EOS, number)
         return ids, roles, numbers
 
     def _choose(self, rng: random.Random, stage: Stage, asks: list[Ask], documents: bool) -> Ask:
@@ -141,17 +125,18 @@ class Stream:
             fact = rng.choice(self.world.stable_facts)
             return Ask(fact.relation, fact.subject, fact.object.name)
         if point < stage.stable + stage.unanswerable:
-            other = Draw(self.world, "train", rng)
-            like = rng.choice(asks)
-            if rng.random() < 0.5 or isinstance(like.about, Path):  # a stranger, under a relation that is here
-                return Ask(like.about, other.entity(like.subject.type), UNANSWERABLE)
-            relation = other.relation(
-                like.subject.type,
-                [a.about.name for a in asks if a.subject == like.subject and not isinstance(a.about, Path)],
-            )  # type: ignore[attr-defined]
-            if relation is not None:  # someone who is here, under a relation that is not
-                return Ask(relation, like.subject, UNANSWERABLE)
+            return _unanswerable(Draw(self.world, "train", rng), asks)
         return rng.choice(asks)
+
+
+def _unanswerable(draw: Draw, asks: list[Ask]) -> Ask:
+    """A stranger under a relation that is here, or someone who is here under a relation that is not."""
+    like = draw.rng.choice(asks)
+    if draw.rng.random() < 0.5 or isinstance(like.about, Path):
+        return Ask(like.about, draw.entity(like.subject.type), UNANSWERABLE)
+    known = [ask.about.name for ask in asks if isinstance(ask.about, Relation) and ask.subject == like.subject]
+    relation = draw.relation(like.subject.type, known)
+    return Ask(relation, like.subject, UNANSWERABLE) if relation else draw.rng.choice(asks)
 
 
 def _slots(rng: random.Random, most: int) -> int:
@@ -172,11 +157,9 @@ def context(draw: Draw, stage: Stage, kind: str) -> tuple[tuple[Document, ...], 
         chains = [draw.chain(path) for _ in range(max(1, count // 2))]
         asks = [Ask(path, first.subject, second.object.name) for first, second in chains] * 2
         facts = [fact for chain in chains for fact in chain]
-        facts += draw.noise(facts[0], max(0, count - len(facts)), "random")  # type: ignore[arg-type]
+        facts += draw.noise(chains[0][0], max(0, count - len(facts)), "random")
     else:
-        relation = draw.relation()
-        assert relation is not None
-        target = draw.fact(relation)
+        target = draw.fact(draw.any_relation())
         facts = [target]
         if kind == "binding" and count > 1 and rng.random() < stage.near:
             facts += draw.noise(target, 1, "near")

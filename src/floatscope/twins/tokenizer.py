@@ -13,6 +13,7 @@ from floatscope.twins.names import NAME_KINDS
 from floatscope.twins.relations import FILLERS, PATHS, RELATIONS, UNANSWERABLE
 
 PAD, BOS, EOS, MASK, UNKNOWN = SPECIALS = ("<pad>", "<bos>", "<eos>", "<mask>", "<unk>")
+PAD_ID, BOS_ID, EOS_ID, MASK_ID, _ = range(len(SPECIALS))  # specials come first in the vocabulary
 PATTERN = r"\n|\d{4}|\d|[A-Za-z]+(?:[-'][A-Za-z]+)*|[^\sA-Za-z\d]"
 CONTEXT = 2048
 

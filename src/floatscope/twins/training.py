@@ -7,7 +7,7 @@ stopped and started again ends in the same weights as one that was not. Gates ar
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from floatscope.errors import UserError
 from floatscope.twins.architecture import Shape, load_parent, make_model, save_twin, set_visibility
 from floatscope.twins.objectives import loss_of, make_target
 from floatscope.twins.stream import PADDING, ROUND, Stage, Stream
-from floatscope.twins.tokenizer import make_tokenizer
+from floatscope.twins.tokenizer import MASK_ID, make_tokenizer
 from floatscope.twins.world import World
 
 TWINS = ("parent", "arm", "dream", "llada")
@@ -38,16 +38,18 @@ class Recipe:
     batch: int
     rate: float  # peak learning rate
     warmup: int = 100
-    floor: float = 0.05  # the learning rate ends at this share of its peak
+    floor: float = 0.05  # the learning rate falls to this share of its peak
+    horizon: int = 0  # step at which it would get there; 0: the last one
     decay: float = 0.05  # weight decay
     patience: int = 150  # the parent's curriculum adds a document at the latest after so many steps (not below 3)
 
 
+_FORK = Recipe(steps=800, batch=16, rate=1e-3, warmup=50)
 RECIPES = {
-    "parent": Recipe(steps=3200, batch=16, rate=3e-3),
-    "arm": Recipe(steps=1200, batch=16, rate=1.5e-3),
-    "dream": Recipe(steps=1200, batch=16, rate=1.5e-3),
-    "llada": Recipe(steps=1200, batch=16, rate=1.5e-3),
+    "parent": Recipe(steps=1800, batch=16, rate=2e-3, warmup=50, horizon=3200),
+    "arm": _FORK,
+    "dream": _FORK,
+    "llada": _FORK,
 }
 
 
@@ -75,7 +77,7 @@ def rate_at(step: int, recipe: Recipe) -> float:
     """Linear warmup, then a cosine down to the floor."""
     if step < recipe.warmup:
         return recipe.rate * (step + 1) / recipe.warmup
-    done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
+    done = (step - recipe.warmup) / max(1, (recipe.horizon or recipe.steps) - recipe.warmup)
     return recipe.rate * (recipe.floor + (1 - recipe.floor) * 0.5 * (1 + math.cos(math.pi * done)))
 
 
@@ -100,16 +102,11 @@ def train(
     recipe = recipe or RECIPES[twin]
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
-    if twin == "parent":
-        model = make_model(tokenizer, seed, shape or Shape())
-    else:
-        model = load_parent(parent)
+    model = make_model(tokenizer, seed, shape or Shape()) if twin == "parent" else load_parent(parent)
     set_visibility(model, bidirectional=twin in ("dream", "llada"))
     run = _Run(twin, out, recipe, seed, model)
     run.resume()
-    run.go(
-        Stream(World(0), tokenizer, seed, recipe.batch), int(tokenizer.mask_token_id), save_every, stop_after, progress
-    )
+    run.go(Stream(World(0), tokenizer, seed, recipe.batch), save_every, stop_after, progress)
     if run.step >= recipe.steps:
         save_twin(twin, model, tokenizer, out)
     return out
@@ -144,7 +141,7 @@ class _Run:
         saved = torch.load(path, weights_only=True)
         if saved["settings"] != self.settings:
             raise UserError(
-                f"{path} belongs to another run ({saved['settings']}); choose another folder or delete it to start anew."
+                f"{path} belongs to another run ({saved['settings']}); choose another folder, or delete it."
             )
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
@@ -163,7 +160,6 @@ class _Run:
     def go(
         self,
         stream: Stream,
-        mask_id: int,
         save_every: int,
         stop_after: int | None,
         progress: Callable[[Progress], None] | None,
@@ -172,7 +168,7 @@ class _Run:
         last = min(self.recipe.steps, stop_after or self.recipe.steps)
         losses: list[float] = []
         while self.step < last:
-            losses.append(self._one_step(stream, mask_id))
+            losses.append(self._one_step(stream))
             self.step += 1
             if progress:
                 progress(Progress(self.twin, self.step, self.recipe.steps, losses[-1], self.tokens))
@@ -183,7 +179,7 @@ class _Run:
                 self.save()
         self.model.eval()
 
-    def _one_step(self, stream: Stream, mask_id: int) -> float:
+    def _one_step(self, stream: Stream) -> float:
         for group in self.optimizer.param_groups:
             group["lr"] = rate_at(self.step, self.recipe)
         if self.step % ROUND == 0:  # a stage holds for a whole round of batches
@@ -191,7 +187,7 @@ class _Run:
         batch = stream.at(self.step, stage_at(self.twin, self.documents))
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.step)
         objective = "arm" if self.twin == "parent" else self.twin
-        target = make_target(objective, batch, mask_id, generator)
+        target = make_target(objective, batch, MASK_ID, generator)
         # Under causal visibility padding on the right is seen by padding only.
         visible = None if objective == "arm" else batch.roles != PADDING
         loss, right = loss_of(self.model, target, visible)
@@ -212,11 +208,17 @@ class _Run:
             self.since, self.recent = self.step, []
 
     def _log(self, loss: float) -> None:
+        """One JSON line; the first line of a log is the settings of the run."""
         right = sum(self.recent) / max(1, len(self.recent))
         row = {
-            "step": self.step, "tokens": self.tokens, "loss": round(loss, 5), "right": round(right, 4),
+            "step": self.step,
+            "tokens": self.tokens,
+            "loss": round(loss, 5),
+            "right": round(right, 4),
             "documents": self.documents,
             "rate": round(rate_at(self.step - 1, self.recipe), 7),
-        }  # fmt: skip
-        with (self.out / "log.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        }
+        path = self.out / "log.jsonl"
+        rows = [row] if path.exists() else [self.settings, row]
+        with path.open("a") as file:
+            file.writelines(json.dumps(entry) + "\n" for entry in rows)

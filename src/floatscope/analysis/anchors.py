@@ -1,0 +1,222 @@
+"""Anchors: positions whose received attention stands out, by named detectors, and how many there are.
+
+A detector turns received attention into weights per position: 0 or 1, or in between for a soft one. How
+anchors move, what they absorb and what they are made of is left to the other analyses.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from floatscope.analysis.results import (
+    DEFAULTS,
+    NO_CONTROLS,
+    Controls,
+    Options,
+    Panel,
+    Result,
+    analyse,
+    sample_name,
+)
+from floatscope.analysis.uniform import uniform_layers
+from floatscope.errors import UserError
+from floatscope.traces import Trace
+
+Array = NDArray[Any]
+_FLAT = 1e-6
+"""A spread below this share of the mean is rounding: nothing stands out."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """Received attention over the columns that exist: scores and presence are [..., token]."""
+
+    scores: Array
+    """The normalisation asked for."""
+    visible: Array
+    """C_j / V_j, whatever the normalisation asked for."""
+    present: NDArray[np.bool_]
+    """Columns that some row can see; for an ARM, tokens that are there at this step."""
+    rows: Array
+    """[..., 1] query rows."""
+
+    @cached_property
+    def moments(self) -> tuple[Array, Array]:
+        """Mean and population standard deviation over the columns that exist, [..., 1]."""
+        count = np.maximum(self.present.sum(axis=-1, keepdims=True), 1)
+        scores = self.scores if self.present.all() else np.where(self.present, self.scores, 0)
+        mean = scores.sum(axis=-1, keepdims=True, dtype=np.float64) / count
+        apart = np.where(self.present, scores - mean.astype(scores.dtype), 0)
+        return mean, np.sqrt(np.einsum("...t,...t->...", apart, apart)[..., None] / count)
+
+
+@dataclass(frozen=True)
+class Detector:
+    """A rule by name: its parameters with defaults, what it says, and the rule."""
+
+    parameters: tuple[float | str, ...]
+    description: str
+    rule: Callable[..., Array]
+
+
+def _zscore(field: Field, k: float) -> Array:
+    mean, deviation = field.moments
+    return field.present & (field.scores > mean + k * deviation) & (deviation > _FLAT * mean)
+
+
+def _top1(field: Field) -> Array:
+    scores = np.where(field.present, field.scores, -np.inf)
+    best = scores.argmax(axis=-1)[..., None]
+    return field.present & (np.arange(scores.shape[-1]) == best)
+
+
+def _rulli(field: Field, epsilon: float, scale: float | str) -> Array:
+    factor = field.rows if scale == "rows" else float(scale)
+    scores = np.where(field.present, field.scores, 0) * factor
+    others = np.maximum(field.present.sum(axis=-1, keepdims=True) - 1, 1)
+    rest = (scores.sum(axis=-1, keepdims=True) - scores) / others
+    return field.present & (scores > rest + epsilon)
+
+
+def _gu(field: Field, epsilon: float) -> Array:
+    return field.present & (field.visible > epsilon)
+
+
+def _soft(field: Field, k: float, slope: float) -> Array:
+    mean, deviation = field.moments
+    flat = deviation <= _FLAT * mean
+    scale = np.where(flat, 1, deviation)
+    z = (field.scores - mean.astype(np.float32)) / scale.astype(np.float32)
+    return np.where(field.present, 1 / (1 + np.exp(np.clip(slope * (k - z), -60, 60))), 0) * ~flat
+
+
+DETECTORS: dict[str, Detector] = {
+    "zscore": Detector((3.0,), "received > mean + k population standard deviations", _zscore),
+    "top1": Detector((), "the one position that receives most", _top1),
+    "rulli": Detector((3.0, "rows"), "received x scale > mean of the others + epsilon", _rulli),
+    "gu": Detector((0.3,), "visible-normalised received > epsilon", _gu),
+    "soft": Detector((2.0, 5.0), "sigmoid(slope (z - k)) with z in standard deviations", _soft),
+}
+
+
+def parse_detector(text: str) -> Callable[[Field], Array]:
+    """`zscore(3)`, `top1`, `rulli(3,rows)`, `gu(0.3)`, `soft(2,5)`; parameters may be left out."""
+    match = re.fullmatch(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*", text)
+    name = match.group(1) if match else text
+    if match is None or name not in DETECTORS:
+        near = difflib.get_close_matches(name, DETECTORS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(DETECTORS)}."
+        raise UserError(f"There is no anchor detector {text!r}{hint}")
+    detector = DETECTORS[name]
+    given = [part.strip() for part in (match.group(2) or "").split(",") if part.strip()]
+    if len(given) > len(detector.parameters):
+        raise UserError(f"The detector {text!r} has too many parameters: {name} takes {len(detector.parameters)}.")
+    try:
+        numbers = [part if part == "rows" and name == "rulli" else float(part) for part in given]
+    except ValueError as error:
+        raise UserError(f"The parameters of the detector {text!r} are not numbers.") from error
+    values = (*numbers, *detector.parameters[len(numbers) :])
+    return lambda field: detector.rule(field, *values)
+
+
+def field_of(trace: Trace, normalisation: str = "rows", head: int | None = None) -> Field:
+    """[step, layer, token] received attention of the head mean, or of one head if all heads were kept."""
+    if normalisation not in ("rows", "visible"):
+        raise UserError(f"The normalisation {normalisation!r} is not known; use 'rows' or 'visible'.")
+    rows = trace.rows[:, None, None]
+    seen = trace.visible
+    received = trace.received if head is None else trace.head_attention[:, :, head].sum(axis=2) / rows
+    sums = received * rows.astype(np.float32)
+    visible = np.divide(sums, seen, out=np.zeros(received.shape, np.float32), where=seen > 0)
+    return Field(received if normalisation == "rows" else visible, visible, seen > 0, rows)
+
+
+def detect(trace: Trace, detector: str = "zscore(3)", normalisation: str = "rows", head: int | None = None) -> Array:
+    """[step, layer, token] which positions are anchors (bool), or how much so (float, for a soft detector)."""
+    return parse_detector(detector)(field_of(trace, normalisation, head))
+
+
+def random_like(weights: Array, present: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """As many random positions as there are anchors, among the columns that exist; per step and layer."""
+    count = np.round(weights.sum(axis=-1)).astype(np.int64)
+    chosen = np.zeros(weights.shape, bool)
+    present = np.broadcast_to(present, weights.shape)
+    for place in zip(*np.nonzero(count), strict=True):
+        candidates = np.flatnonzero(present[place])
+        chosen[place][rng.choice(candidates, min(count[place], len(candidates)), replace=False)] = True
+    return chosen
+
+
+def anchors(
+    traces: Iterable[Trace],
+    options: Options = DEFAULTS,
+    controls: Controls = NO_CONTROLS,
+    detectors: Iterable[str] = ("zscore(3)", "top1", "rulli(3,rows)", "gu(0.3)", "soft(2,5)"),
+) -> Result:
+    """Anchors per step by detector, normalisation and layer: how many, and the attention they receive.
+
+    The second table lists the anchors of `options.detector`: sample, layer, position, and for how many steps.
+    """
+    names = tuple(detectors)
+    keys = ("detector", "normalisation", "measure", "layer")
+
+    def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any]:
+        panel.note("The column 'random' is null: random positions are as many as the anchors.")
+        panel.listed.append(anchor_list(trace, options, len(panel.frames)))
+        found = _counts(trace, names)
+        even, kinds = uniform_layers(trace)
+        flat = _counts(even, names)
+        labels = [(*cell, layer) for cell in found for layer in range(trace.layers)]
+        columns = dict(zip(keys, map(list, zip(*labels, strict=True)), strict=True))
+        return columns | {
+            "value": np.concatenate(list(found.values())),
+            "uniform": np.concatenate([flat[cell][kinds] for cell in found]),
+        }
+
+    result, panel = analyse("anchors", traces, keys, measure, options, controls)
+    tables = {**result.tables, "anchors_list": pl.concat(panel.listed)}
+    return Result("anchors", tables, result.notes)
+
+
+def _counts(trace: Trace, detectors: tuple[str, ...]) -> dict[tuple[str, str, str], Array]:
+    """Mean over steps of number and mass of anchors, [layer], by detector, normalisation and measure."""
+    counts: dict[tuple[str, str, str], Array] = {}
+    for normalisation in ("rows", "visible"):
+        field = field_of(trace, normalisation)
+        for detector in detectors:
+            weights = parse_detector(detector)(field).astype(np.float32)
+            counts[detector, normalisation, "count"] = weights.sum(axis=-1).mean(axis=0)
+            mass = np.einsum("slt,slt->sl", weights, trace.received)
+            counts[detector, normalisation, "mass"] = mass.mean(axis=0)
+    return counts
+
+
+def anchor_list(trace: Trace, options: Options, number: int) -> pl.DataFrame:
+    """One row per layer and position that was ever an anchor."""
+    weights = detect(trace, options.detector, options.normalisation) > 0.5
+    layer, position = np.nonzero(weights.any(axis=0))
+    texts = np.array(trace.texts_or_ids, dtype=object)
+    regions = np.array([""] * len(texts), dtype=object)
+    for region in trace.regions:
+        regions[region.start : region.stop] = region.label
+    return pl.DataFrame(
+        {
+            "model": [trace.model] * len(layer),
+            "sample": [sample_name(trace, number)] * len(layer),
+            "layer": layer,
+            "position": position,
+            "text": [str(text) for text in texts[position]],
+            "region": [str(region) for region in regions[position]],
+            "steps": weights.sum(axis=0)[layer, position],
+            "first_step": weights.argmax(axis=0)[layer, position],
+            "received": trace.received.mean(axis=0)[layer, position].astype(float),
+        },
+        schema_overrides={"text": pl.String, "region": pl.String, "model": pl.String, "sample": pl.String},
+    )

@@ -1,0 +1,175 @@
+"""Flow: attention between regions, layer by layer and rolled out over the stack, per step and averaged.
+
+Regions, not tokens: B[r,s] = (1/|r|) sum over i in r, j in s of A_ij, which follows from the captured sums. Token
+rollout does not. A causal stack rolls out to its first token whatever its weights, so uniform attention of the
+same depth stands beside every number.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from floatscope.analysis.results import (
+    DEFAULTS,
+    NO_CONTROLS,
+    Controls,
+    Options,
+    Panel,
+    Result,
+    analyse,
+    summarise_samples,
+)
+from floatscope.analysis.token_classes import THIRDS, thirds
+from floatscope.analysis.uniform import uniform_layers
+from floatscope.canvas import ANSWER
+from floatscope.errors import UserError
+from floatscope.traces import Trace
+
+Array = NDArray[Any]
+_STEP_KEYS = ("gold", "step", "target")
+FORMS = {
+    "pooled": "share of the source's attention that lands on the target (the paper's sum pooling)",
+    "per_token": "the same divided by the target's length, rows rescaled to sum to 1",
+}
+
+
+def region_rollout(matrices: Array, alpha: float = 0.5) -> Array:
+    """[..., layer, region, region] -> [..., region, region]: product over layers of a B + (1 - a) I.
+
+    An empty region (no rows at this step) passes everything to itself.
+    """
+    count = matrices.shape[-1]
+    eye = np.eye(count)
+    empty = matrices.sum(axis=-1, keepdims=True) < 1e-6
+    mixed = np.where(empty, eye, alpha * matrices + (1 - alpha) * eye)
+    rolled = np.broadcast_to(eye, (*matrices.shape[:-3], count, count))
+    for layer in range(matrices.shape[-3]):
+        rolled = mixed[..., layer, :, :] @ rolled
+    return rolled
+
+
+def per_token(matrices: Array, sizes: Array) -> Array:
+    """Divide by the length of the target region and rescale rows to sum to 1; empty rows stay 0."""
+    density = np.divide(matrices, sizes, out=np.zeros_like(matrices), where=sizes > 0)
+    total = density.sum(axis=-1, keepdims=True)
+    return np.divide(density, total, out=np.zeros_like(density), where=total > 0)
+
+
+def gold_label(trace: Trace) -> str:
+    """The documents that hold evidence, by their place: "doc 3", "doc 1 + doc 4", or "none"."""
+    evidence = trace.marks.get("evidence", np.zeros(0))
+    documents = [
+        region.label
+        for region in trace.regions
+        if region.label.startswith("doc ") and ((evidence >= region.start) & (evidence < region.stop)).any()
+    ]
+    return " + ".join(dict.fromkeys(documents)) or "none"
+
+
+def flow(
+    traces: Iterable[Trace],
+    options: Options = DEFAULTS,
+    controls: Controls = NO_CONTROLS,
+    alpha: float = 0.5,
+) -> Result:
+    """Region matrices per layer and rollouts per layer window, by gold position.
+
+    Further tables: the answer's rollout at every step, and answer-to-document flow by gold position.
+    """
+    if not 0 <= alpha <= 1:
+        raise UserError(f"The attention weight alpha = {alpha} of the rollout is not between 0 and 1.")
+
+    def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any] | None:
+        if len(trace.region_labels) < 2:
+            panel.note("Traces without regions are left out.")
+            return None
+        panel.note("The column 'random' is null: regions are given, not chosen.")
+        found, by_step = _trace_flow(trace, trace.region_matrix(head_mean=True), alpha)
+        even, kinds = uniform_layers(trace)
+        flat, flat_by_step = _trace_flow(trace, even.region_matrix(head_mean=True)[:, kinds], alpha)
+        if by_step is not None and flat_by_step is not None:
+            panel.other("flow_steps", _STEP_KEYS).add(trace, by_step | {"uniform": flat_by_step["value"]})
+        return found | {"uniform": flat["value"]}
+
+    keys = ("gold", "view", "form", "window", "layer", "source", "target")
+    result, panel = analyse("flow", traces, keys, measure, options, controls)
+    if not panel.frames:
+        raise UserError("No trace has regions: flow needs prompts built from questions and documents.")
+    tables = {**result.tables, "flow_gold": _answer_to_documents(result.table)}
+    for name, steps in panel.beside.items():
+        tables[name] = summarise_samples(steps.samples, steps.keys, options)
+    return Result("flow", tables, result.notes)
+
+
+def _trace_flow(trace: Trace, matrices: Array, alpha: float) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Long columns of one trace: matrices and rollouts averaged over steps, and the answer's rollout by step."""
+    labels = trace.region_labels
+    sizes = np.array([sum(len(r) for r in trace.regions if r.label == label) for label in labels], float)
+    matrices = matrices.astype(np.float64)  # [step, layer, region, region]
+    there = matrices.sum(axis=-1) > 1e-6  # [step, layer, region] sources with rows
+    depth = thirds(trace.layers)
+    windows = {"all": np.arange(trace.layers)} | {
+        name: np.flatnonzero(depth == number) for number, name in enumerate(THIRDS)
+    }
+    rolled = {name: region_rollout(matrices[:, chosen], alpha) for name, chosen in windows.items()}
+    cells: list[tuple[str, str, str | None, int | None, Array]] = []
+    for form in FORMS:
+        shaped = matrices if form == "pooled" else per_token(matrices, sizes)
+        for layer, matrix in enumerate(_mean_over_steps(shaped, there)):
+            cells.append(("attention", form, None, layer, matrix))
+        for name, matrix in rolled.items():
+            matrix = matrix if form == "pooled" else per_token(matrix, sizes)
+            mean = _mean_over_steps(matrix[:, None], there[:, :1])[0] if len(windows[name]) else None
+            if mean is not None:
+                cells.append(("rollout", form, name, None, mean))
+    return _long(trace, labels, cells), _by_step(trace, labels, rolled["all"], there[:, 0])
+
+
+def _mean_over_steps(matrices: Array, there: Array) -> Array:
+    """[step, layer, region, region] -> [layer, region, region] over the steps at which the source has rows."""
+    count = there.sum(axis=0)[..., None]  # [layer, region, 1]
+    total = np.where(there[..., None], matrices, 0).sum(axis=0)
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+
+
+def _long(trace: Trace, labels: tuple[str, ...], cells: list[Any]) -> dict[str, Any]:
+    pairs = len(labels) ** 2
+    return {
+        "gold": [gold_label(trace)] * (pairs * len(cells)),
+        "view": np.repeat([view for view, *_ in cells], pairs),
+        "form": np.repeat([form for _, form, *_ in cells], pairs),
+        "window": pl.Series([window for _, _, window, *_ in cells for _ in range(pairs)], dtype=pl.String),
+        "layer": pl.Series([layer for *_, layer, _ in cells for _ in range(pairs)], dtype=pl.Int64),
+        "source": np.tile(np.repeat(labels, len(labels)), len(cells)),
+        "target": np.tile(labels, len(labels) * len(cells)),
+        "value": np.concatenate([matrix.ravel() for *_, matrix in cells]),
+    }
+
+
+def _by_step(trace: Trace, labels: tuple[str, ...], rolled: Array, there: Array) -> dict[str, Any] | None:
+    """The answer's row of the whole stack's rollout, at every step at which the answer has rows."""
+    if ANSWER not in labels:
+        return None
+    source = labels.index(ANSWER)
+    values = np.where(there[:, source, None], rolled[:, source], np.nan)  # [step, region]
+    return {
+        "gold": [gold_label(trace)] * values.size,
+        "step": np.repeat(np.arange(len(values)), len(labels)),
+        "target": np.tile(labels, len(values)),
+        "value": values.ravel(),
+    }
+
+
+def _answer_to_documents(table: pl.DataFrame) -> pl.DataFrame:
+    """Rollout from the answer to each document, by gold position; whether the document is the gold one."""
+    chosen = table.filter(
+        (pl.col("view") == "rollout")
+        & (pl.col("form") == "pooled")
+        & (pl.col("source") == ANSWER)
+        & pl.col("target").str.starts_with("doc ")
+    )
+    is_gold = pl.col("gold").str.split(" + ").list.contains(pl.col("target")).alias("is_gold")
+    return chosen.with_columns(is_gold).drop("view", "form", "layer", "source")

@@ -1,0 +1,261 @@
+"""What an analysis returns, the options all analyses share, and the way from per-sample numbers to a table.
+
+Every table has one row per cell with `value`, its interval over samples, and the control columns `uniform`,
+`random`, `untrained`. What the numbers are is left to the analyses.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from floatscope.analysis.statistics import bootstrap_mean
+from floatscope.errors import UserError
+from floatscope.traces import Trace
+
+CONTROLS = ("uniform", "random", "untrained")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings that all analyses share."""
+
+    detector: str = "zscore(3)"
+    """Anchor detector: zscore(k), top1, rulli(eps,scale), gu(eps) or soft(k,slope)."""
+    normalisation: str = "rows"
+    """Received attention over all rows ("rows") or over the rows that see the column ("visible")."""
+    seed: int = 0
+    """Seed of bootstrap draws and random positions."""
+    draws: int = 1000
+    """Bootstrap draws over samples."""
+
+
+@dataclass(frozen=True)
+class Controls:
+    """Traces of control passes that only the caller can make; uniform and random are always computed."""
+
+    untrained: Iterable[Trace] = ()
+    """The same prompts under the same architecture with random weights."""
+    null_query: Iterable[Trace] = ()
+    """The same prompts with the question replaced by a content-free one."""
+
+
+DEFAULTS = Options()
+NO_CONTROLS = Controls()
+
+
+@dataclass(frozen=True)
+class Result:
+    """Tables by name, the main one first, and sentences about what could not be computed."""
+
+    name: str
+    tables: Mapping[str, pl.DataFrame]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """The main table."""
+        return next(iter(self.tables.values()))
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """One parquet file a table, in a folder that is made if needed."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for name, table in self.tables.items():
+            paths.append(folder / f"{name}.parquet")
+            table.write_parquet(paths[-1])
+        return paths
+
+
+@dataclass
+class Panel:
+    """Numbers of one analysis per sample, as they stream in; few enough to hold for thousands of samples."""
+
+    keys: tuple[str, ...]
+    frames: list[pl.DataFrame] = field(default_factory=list)
+    models: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+    listed: list[pl.DataFrame] = field(default_factory=list)
+    """Lists that come with the numbers, one a sample, in any columns."""
+    beside: dict[str, "Panel"] = field(default_factory=dict)
+    """Further numbers of the same samples under other keys."""
+
+    def add(self, trace: Trace, columns: Mapping[str, Any]) -> None:
+        """One sample: a column per key, and `value` with, where they exist, `uniform` and `random`."""
+        about = (trace.family, trace.kind, trace.layers)
+        if self.models.setdefault(trace.model, about) != about:
+            raise UserError(
+                f"Traces of different models share the name {trace.model!r} (family, kind, layers: "
+                f"{self.models[trace.model]} and {about}); give each model its own name."
+            )
+        frame = pl.DataFrame(dict(columns), nan_to_null=True)
+        missing = [pl.lit(None, pl.Float64).alias(name) for name in ("uniform", "random") if name not in columns]
+        numbers = pl.col("value", "uniform", "random").cast(pl.Float64)
+        labels = {
+            "model": trace.model,
+            "kind": trace.kind,
+            "sample": sample_name(trace, len(self.frames)),
+            "trace": len(self.frames),
+        }
+        self.frames.append(
+            frame.with_columns(missing)
+            .with_columns(numbers)
+            .select(
+                *(pl.lit(value).alias(name) for name, value in labels.items()),
+                *self.keys,
+                "value",
+                "uniform",
+                "random",
+            )
+        )
+
+    def note(self, sentence: str) -> None:
+        """Remember a sentence once."""
+        self.notes[sentence] = None
+
+    def other(self, name: str, keys: tuple[str, ...]) -> "Panel":
+        """The panel of that name beside this one."""
+        return self.beside.setdefault(name, Panel(keys))
+
+    @property
+    def samples(self) -> pl.DataFrame:
+        """The long table of all samples so far."""
+        return pl.concat(self.frames)
+
+
+def sample_name(trace: Trace, number: int) -> str:
+    """The sample's id where the caller gave one, else its place in the call."""
+    return str(trace.metadata.get("sample", number))
+
+
+Measure = Callable[[Trace, np.random.Generator, Panel], Mapping[str, Any] | None]
+"""One trace to columns: the keys, `value`, and its own `uniform` and `random`; None leaves the trace out."""
+
+
+def collect(traces: Iterable[Trace], keys: Sequence[str], measure: Measure, seed: int = 0) -> Panel:
+    """Stream traces through one measure; each trace's random positions follow from the seed and its place."""
+    panel = Panel(tuple(keys))
+    number = -1
+    for number, trace in enumerate(traces):
+        columns = measure(trace, np.random.default_rng((seed, number)), panel)
+        if columns is not None:
+            panel.add(trace, columns)
+    if number < 0:
+        raise UserError("There is no trace to analyse; give trace files, or a run that has some.")
+    return panel
+
+
+def summarise(panel: Panel, options: Options, untrained: Panel | None = None) -> pl.DataFrame:
+    """Per model and cell: mean over samples, 95 % interval, spread, number of samples, and the controls."""
+    keys = ["model", "kind", *panel.keys]
+    if not panel.frames:
+        return _empty(keys)
+    return _with_untrained(summarise_samples(panel.samples, panel.keys, options), panel, untrained)
+
+
+def summarise_samples(samples: pl.DataFrame, keys: Sequence[str], options: Options) -> pl.DataFrame:
+    """The same for any long table of samples (model, kind, trace, keys, value, uniform, random)."""
+    all_keys = ["model", "kind", *keys]
+    return pl.concat([_summarise_model(part, all_keys, options) for part in samples.partition_by("model")])
+
+
+def _summarise_model(samples: pl.DataFrame, keys: list[str], options: Options) -> pl.DataFrame:
+    cells = samples.select(keys).unique(maintain_order=True).with_row_index("cell")
+    placed = samples.join(cells, on=keys, nulls_equal=True, maintain_order="left")
+    places, place = np.unique(placed["trace"].to_numpy(), return_inverse=True)
+    shape = (len(places), cells.height)
+    cell = placed["cell"].to_numpy()
+    numbers = {name: _matrix(placed[name], place, cell, shape) for name in ("value", "uniform", "random")}
+    interval = bootstrap_mean(numbers["value"], options.seed, options.draws)
+    table = cells.drop("cell").with_columns(
+        pl.Series("value", interval.mean),
+        pl.Series("low", interval.low),
+        pl.Series("high", interval.high),
+        pl.Series("spread", interval.spread),
+        pl.Series("samples", interval.samples),
+        pl.Series("uniform", _column_means(numbers["uniform"])),
+        pl.Series("random", _column_means(numbers["random"])),
+    )
+    return table.with_columns(pl.col(pl.Float64).fill_nan(None))
+
+
+def analyse(
+    name: str,
+    traces: Iterable[Trace],
+    keys: Sequence[str],
+    measure: Measure,
+    options: Options,
+    controls: Controls,
+) -> tuple[Result, Panel]:
+    """Measure every trace and every untrained control; the main table, and the numbers of each sample."""
+    panel = collect(traces, keys, measure, options.seed)
+    untrained = untrained_panel(controls, keys, measure, options.seed)
+    table = summarise(panel, options, untrained)
+    return Result(name, {name: table}, control_notes(panel, untrained)), panel
+
+
+def untrained_panel(controls: Controls, keys: Sequence[str], measure: Measure, seed: int = 0) -> Panel | None:
+    """The same measure over the untrained control traces; None without any."""
+    found = iter(controls.untrained)
+    first = next(found, None)
+    if first is None:
+        return None
+    return collect((as_control(trace) for trace in chain([first], found)), keys, measure, seed)
+
+
+def control_notes(panel: Panel, untrained: Panel | None) -> tuple[str, ...]:
+    """The sentences of a result, with one for a missing untrained control."""
+    notes = list(panel.notes)
+    if untrained is None:
+        notes.append(
+            "The column 'untrained' is null: no traces of an untrained model were given; a study captures them, "
+            "or pass them as controls."
+        )
+    return tuple(notes)
+
+
+def as_control(trace: Trace) -> Trace:
+    """Under the name of the model it is a control of, where the caller said which."""
+    return dataclasses.replace(trace, model=str(trace.metadata.get("control_of", trace.model)))
+
+
+def _empty(keys: list[str]) -> pl.DataFrame:
+    numbers = ("value", "low", "high", "spread", "samples", *CONTROLS)
+    return pl.DataFrame(schema=dict.fromkeys(keys, pl.String) | dict.fromkeys(numbers, pl.Float64))
+
+
+def _matrix(values: pl.Series, place: NDArray[Any], cell: NDArray[Any], shape: tuple[int, int]) -> NDArray[np.float64]:
+    matrix = np.full(shape, np.nan)
+    matrix[place, cell] = values.fill_null(float("nan")).to_numpy()
+    return matrix
+
+
+def _column_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    known = ~np.isnan(values)
+    total = known.sum(axis=0)
+    sums = np.where(known, values, 0).sum(axis=0)
+    return np.divide(sums, total, out=np.full(total.shape, np.nan), where=total > 0)
+
+
+def _with_untrained(table: pl.DataFrame, panel: Panel, untrained: Panel | None) -> pl.DataFrame:
+    """Join each model with its untrained control: the one that names it, else one of the same make."""
+    if untrained is None or not untrained.frames:
+        return table.with_columns(pl.lit(None, pl.Float64).alias("untrained"))
+    keys = list(panel.keys)
+    means = untrained.samples.group_by(["model", *keys], maintain_order=True).agg(pl.col("value").mean())
+    parts = []
+    for model, about in panel.models.items():
+        twins = [name for name in untrained.models if name == model]
+        twins = twins or [name for name, other in untrained.models.items() if other == about]
+        mean = means.filter(pl.col("model").is_in(twins)).group_by(keys, maintain_order=True)
+        mean = mean.agg(pl.col("value").mean().alias("untrained"))
+        part = table.filter(pl.col("model") == model)
+        parts.append(part.join(mean, on=keys, how="left", nulls_equal=True, maintain_order="left"))
+    return pl.concat(parts)

@@ -1,0 +1,237 @@
+"""Retrieval heads: heads that look at the evidence when an answer token commits, or when the question is read.
+
+`copy` follows Wu et al. (2024), `query` follows QRHead (2025) calibrated by a null query. How trustworthy the
+ranking of heads is stands beside it, as the correlation between halves of the data.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from floatscope.analysis.results import (
+    DEFAULTS,
+    NO_CONTROLS,
+    Controls,
+    Options,
+    Panel,
+    Result,
+    analyse,
+    summarise_samples,
+)
+from floatscope.analysis.statistics import pearson, spearman
+from floatscope.analysis.token_classes import THIRDS, thirds
+from floatscope.analysis.token_text import text_class
+from floatscope.analysis.uniform import uniform_trace, visible_spans
+from floatscope.canvas import QUERY
+from floatscope.errors import UserError
+from floatscope.traces import Trace
+
+Array = NDArray[Any]
+EVIDENCE, GOLD_ANSWER = "evidence", "gold_answer"
+SCORES: dict[str, str] = {
+    "copy": "share of copyable slots whose top key is the committed token inside the gold answer",
+    "evidence": "mass from the rows that commit an answer token to the evidence",
+    "query": "mass from the question's rows to the evidence",
+    "query_calibrated": "the same minus what a content-free question gives",
+}
+_SPLITS = 200
+_TOP = 20
+
+
+def retrieval_heads(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Controls = NO_CONTROLS) -> Result:
+    """Scores per layer and head; further tables: top heads, depth profile, split-half stability."""
+    null_scores = {
+        (str(trace.metadata.get("control_of", trace.model)), trace.metadata.get("sample")): _query(trace)
+        for trace in controls.null_query
+        if _has_evidence(trace)
+    }
+
+    def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any] | None:
+        if not _has_evidence(trace):
+            panel.note("Traces without evidence (marks of a gold document) are left out.")
+            return None
+        null = null_scores.get((trace.model, trace.metadata.get("sample")))
+        if null is None:
+            panel.note("The score 'query_calibrated' is null where no null-query trace of the sample was given.")
+        found, flat, chance = _scores(trace, null), _uniform_scores(trace), _random_scores(trace)
+        shape = (trace.layers, trace.heads)
+        layer, head = np.indices(shape)
+        unknown = np.full(shape, np.nan)
+        return {
+            "score": np.repeat(list(SCORES), layer.size),
+            "layer": np.tile(layer.ravel(), len(SCORES)),
+            "head": np.tile(head.ravel(), len(SCORES)),
+            "value": np.concatenate([found.get(name, unknown).ravel() for name in SCORES]),
+            "uniform": np.concatenate([flat.get(name, unknown).ravel() for name in SCORES]),
+            "random": np.concatenate([chance.get(name, unknown).ravel() for name in SCORES]),
+        }
+
+    keys = ("score", "layer", "head")
+    result, panel = analyse("retrieval_heads", traces, keys, measure, options, controls)
+    if not panel.frames:
+        raise UserError(
+            "No trace has evidence: retrieval heads need samples whose gold documents are marked; trace with "
+            "documents of which at least one is gold."
+        )
+    tables = {
+        **result.tables,
+        "retrieval_heads_top": _top_heads(result.table),
+        "retrieval_heads_depth": _depth_profile(panel, options),
+        "retrieval_heads_stability": _stability(panel, options),
+    }
+    return Result("retrieval_heads", tables, result.notes)
+
+
+def _has_evidence(trace: Trace) -> bool:
+    return EVIDENCE in trace.marks and len(trace.marks[EVIDENCE]) > 0
+
+
+def _span(trace: Trace) -> NDArray[np.int64]:
+    """Where an answer can be copied from: the answer span inside the evidence, else all of the evidence."""
+    gold = trace.marks.get(GOLD_ANSWER)
+    return gold if gold is not None and len(gold) else trace.marks[EVIDENCE]
+
+
+def _slots(trace: Trace) -> NDArray[np.int64]:
+    """Answer slots that hold text: end-of-text fillers commit too, and would only dilute the scores."""
+    slots = np.arange(len(trace.commit_step))
+    if trace.texts is None:
+        return slots
+    texts = trace.texts[trace.prompt_length :]
+    return slots[[text_class(text) != "special" for text in texts]]
+
+
+def _copyable(trace: Trace) -> NDArray[np.int64]:
+    """Slots whose committed token occurs in the span."""
+    slots = _slots(trace)
+    return slots[np.isin(trace.canvas[trace.prompt_length + slots], trace.canvas[_span(trace)])]
+
+
+def _scores(trace: Trace, null: Array | None) -> dict[str, Array]:
+    """Every score [layer, head] that can be computed."""
+    scores: dict[str, Array] = {}
+    copyable, slots = _copyable(trace), _slots(trace)
+    if len(copyable):
+        keys = trace.commit_keys[copyable][..., 0]  # [slot, layer, head]
+        committed = trace.canvas[trace.prompt_length + copyable][:, None, None]
+        scores["copy"] = (np.isin(keys, _span(trace)) & (trace.canvas[keys] == committed)).mean(axis=0)
+    if len(slots):
+        scores["evidence"] = trace.commit_mass[slots][..., trace.column_labels.index(EVIDENCE)].mean(axis=0)
+    if QUERY in trace.region_labels:
+        scores["query"] = _query(trace)
+        if null is not None:
+            scores["query_calibrated"] = scores["query"] - null
+    return scores
+
+
+def _query(trace: Trace) -> Array:
+    """[layer, head] mean mass from the question's rows to the evidence, over steps."""
+    if QUERY not in trace.region_labels:
+        return np.full((trace.layers, trace.heads), np.nan)
+    group, column = trace.group_labels.index(QUERY), trace.column_labels.index(EVIDENCE)
+    return trace.region_attention[:, :, :, group, column].mean(axis=0)
+
+
+def _uniform_scores(trace: Trace) -> dict[str, Array]:
+    """The scores of even attention; for `copy`, the chance that a random visible key qualifies."""
+    flat = uniform_trace(trace)
+    scores: dict[str, Array] = {}
+    slots, copyable = _slots(trace), _copyable(trace)
+    if len(slots):
+        scores["evidence"] = flat.commit_mass[slots][..., trace.column_labels.index(EVIDENCE)].mean(axis=0)
+    if QUERY in trace.region_labels:
+        scores["query"] = _query(flat)
+    if len(copyable):
+        first, last, which = visible_spans(trace)
+        span = _span(trace)
+        chances = []
+        for slot in copyable:
+            row = trace.prompt_length + slot - (trace.logits != "same")
+            same = span[trace.canvas[span] == trace.canvas[trace.prompt_length + slot]]
+            low, high = first[:, row], last[:, row]
+            inside = (same[None] >= low[:, None]) & (same[None] < high[:, None])
+            chances.append(inside.sum(axis=1) / np.maximum(high - low, 1))
+        by_layer = np.mean(chances, axis=0)[which]
+        scores["copy"] = np.broadcast_to(by_layer[:, None], (trace.layers, trace.heads))
+    return scores
+
+
+def _random_scores(trace: Trace) -> dict[str, Array]:
+    """Expected mass if the evidence were as many random tokens of the documents."""
+    columns = [n for n, label in enumerate(trace.region_labels) if label.startswith("doc ")]
+    tokens = sum(len(region) for region in trace.regions if region.label.startswith("doc "))
+    if not tokens:
+        return {}
+    share = len(trace.marks[EVIDENCE]) / tokens
+    scores: dict[str, Array] = {}
+    if len(_slots(trace)):
+        scores["evidence"] = share * trace.commit_mass[_slots(trace)][..., columns].sum(axis=-1).mean(axis=0)
+    if QUERY in trace.region_labels:
+        group = trace.group_labels.index(QUERY)
+        mass = trace.region_attention[:, :, :, group][..., columns].sum(axis=-1)
+        scores["query"] = share * mass.mean(axis=0)
+    return scores
+
+
+def _top_heads(table: pl.DataFrame) -> pl.DataFrame:
+    """The best heads by score, with their controls."""
+    ranked = table.filter(pl.col("value").is_not_null()).sort("value", descending=True, maintain_order=True)
+    rank = pl.int_range(1, pl.len() + 1).over("model", "score").alias("rank")
+    top = ranked.with_columns(rank).filter(pl.col("rank") <= _TOP)
+    return top.sort("model", "score", "rank", maintain_order=True).select(
+        "model", "score", "rank", pl.all().exclude("model", "score", "rank")
+    )
+
+
+def _depth_profile(panel: Panel, options: Options) -> pl.DataFrame:
+    """Mean over the heads of each depth third, per sample, with intervals over samples."""
+    depth = pl.lit(None, pl.String)
+    for model, (_, _, layers) in panel.models.items():
+        names = [THIRDS[third] for third in thirds(layers)]
+        here = pl.col("layer").replace_strict(dict(enumerate(names)), default=None, return_dtype=pl.String)
+        depth = pl.when(pl.col("model") == model).then(here).otherwise(depth)
+    samples = panel.samples.with_columns(depth.alias("depth"))
+    keys = ["model", "kind", "trace", "score", "depth"]
+    means = samples.group_by(keys, maintain_order=True).agg(pl.col("value", "uniform", "random").mean())
+    return summarise_samples(means, ("score", "depth"), options)
+
+
+def _stability(panel: Panel, options: Options) -> pl.DataFrame:
+    """Correlation over heads between the means of two random halves of the samples; null below four samples."""
+    rows = []
+    rng = np.random.default_rng(options.seed)
+    unknown = dict.fromkeys(("pearson", "pearson_low", "pearson_high", "spearman", "full_data", "random"))
+    for (model, score), part in panel.samples.group_by("model", "score", maintain_order=True):
+        wide = part.drop_nulls("value").pivot("trace", index=["layer", "head"], values="value")
+        values = wide.drop("layer", "head").drop_nulls().to_numpy()  # [head, sample]
+        heads, samples = values.shape
+        row = {"model": model, "score": score, "samples": samples, "heads": heads} | unknown
+        rows.append(row | (_split_half(values, rng) if heads >= 3 and samples >= 4 else {}))
+    return pl.DataFrame(rows, schema_overrides=dict.fromkeys(unknown, pl.Float64))
+
+
+def _split_half(values: Array, rng: np.random.Generator) -> dict[str, float | None]:
+    """[head, sample] -> correlations over many random splits; `full_data` by Spearman and Brown's formula."""
+    half = values.shape[1] // 2
+    linear, ranked, chance = [], [], []
+    for _ in range(_SPLITS):
+        order = rng.permutation(values.shape[1])
+        first, second = values[:, order[:half]].mean(axis=1), values[:, order[half:]].mean(axis=1)
+        linear.append(float(pearson(first, second)))
+        ranked.append(float(spearman(first, second)))
+        chance.append(float(pearson(rng.permutation(first), second)))
+    if np.isnan(linear).any():
+        return {}
+    low, high = np.percentile(linear, (2.5, 97.5))
+    mean = float(np.mean(linear))
+    return {
+        "pearson": mean,
+        "pearson_low": float(low),
+        "pearson_high": float(high),
+        "spearman": float(np.mean(ranked)),
+        "full_data": 2 * mean / (1 + mean) if mean > -1 else None,
+        "random": float(np.mean(chance)),
+    }

@@ -1,0 +1,157 @@
+"""Task dependence: whether anchors differ more between tasks than within one ("task-dependent anchors").
+
+Each sample has three anchor profiles per depth third (relative position, region, token class); tasks come from
+`trace.metadata["task"]`. The test permutes task labels over samples.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from floatscope.analysis.anchors import detect, random_like
+from floatscope.analysis.results import (
+    DEFAULTS,
+    NO_CONTROLS,
+    Controls,
+    Options,
+    Result,
+    as_control,
+)
+from floatscope.analysis.token_classes import CLASSES, THIRDS, class_mass, step_classes, thirds
+from floatscope.errors import UserError
+from floatscope.traces import Trace
+
+Array = NDArray[Any]
+BINS = 10
+REGIONS = ("bos", "scaffold", "query", "doc", "answer", "other")
+PROFILES = {
+    "position": "tenths of the canvas",
+    "region": "bos, scaffold, query, documents, answer",
+    "class": "token classes",
+}
+_PERMUTATIONS = 2000
+_AT_ONCE = 50
+_COLUMNS = ("position", "region", "class")
+
+
+def task_dependence(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Controls = NO_CONTROLS) -> Result:
+    """Mean distance of anchor profiles between tasks and within tasks, per model, depth and profile.
+
+    Distance is total variation (0: same profile, 1: disjoint). Random control: profiles of random positions.
+    """
+    found = _profiles(traces, options)
+    if not found:
+        raise UserError("There is no trace to analyse; give trace files, or a run that has some.")
+    tasks = {entry["task"] for entry in found}
+    if len(tasks) < 2:
+        raise UserError(
+            f"Task dependence needs traces of at least two tasks and found {len(tasks)} "
+            f"({', '.join(sorted(tasks))}); give traces of more tasks."
+        )
+    untrained = _profiles((as_control(trace) for trace in controls.untrained), options)
+    rows = []
+    for model in dict.fromkeys(entry["model"] for entry in found):
+        own = [entry for entry in found if entry["model"] == model]
+        control = [entry for entry in untrained if entry["model"] == model] or [
+            entry for entry in untrained if entry["make"] == own[0]["make"]
+        ]
+        for number, depth in enumerate((*THIRDS, "all")):
+            for profile in _COLUMNS:
+                row = _compare(own, profile, "anchors", number, options.seed)
+                chance = _compare(own, profile, "random", number, options.seed)
+                bare = _compare(control, profile, "anchors", number, options.seed) if control else {}
+                labels = {"model": model, "depth": depth, "profile": profile}
+                rows.append(labels | row | {"random": chance["value"], "untrained": bare.get("value")})
+    numbers = ("value", "between", "within", "p", "random", "untrained")
+    table = pl.DataFrame(rows, schema_overrides=dict.fromkeys(numbers, pl.Float64))
+    table = table.with_columns(pl.lit(None, pl.Float64).alias("uniform"))
+    notes = ["The column 'uniform' is null: even attention has no anchors."]
+    if not untrained:
+        notes.append("The column 'untrained' is null: no traces of an untrained model were given.")
+    if any(entry["bare"] for entry in found):
+        notes.append("Traces without token texts have no class profile.")
+    return Result("task_dependence", {"task_dependence": table}, tuple(notes))
+
+
+def _profiles(traces: Iterable[Trace], options: Options) -> list[dict[str, Any]]:
+    """Per sample: profiles [depth and all, bin] of anchors and of random positions."""
+    found = []
+    for number, trace in enumerate(traces):
+        rng = np.random.default_rng((options.seed, number))
+        weights = detect(trace, options.detector, options.normalisation)
+        chance = random_like(weights, trace.visible > 0, rng)
+        found.append(
+            {
+                "model": trace.model,
+                "make": (trace.family, trace.kind, trace.layers),
+                "task": str(trace.metadata.get("task", "unnamed")),
+                "bare": trace.texts is None,
+                "anchors": anchor_profiles(trace, weights),
+                "random": anchor_profiles(trace, chance),
+            }
+        )
+    return found
+
+
+def anchor_profiles(trace: Trace, weights: Array) -> dict[str, Array]:
+    """Shares of anchor mass [depth and all, bin] by relative position, region and class; nan without anchors."""
+    mass = (weights * trace.received).astype(np.float64)  # [step, layer, token]
+    tokens = len(trace.canvas)
+    depth = np.vstack([np.eye(3)[:, thirds(trace.layers)], np.ones(trace.layers)])  # [4, layer]
+    tenth = np.eye(BINS)[np.arange(tokens) * BINS // tokens]  # [token, bin]
+    place = np.full(tokens, REGIONS.index("other"))
+    for region in trace.regions:
+        kind = region.label.partition(" ")[0]
+        place[region.start : region.stop] = REGIONS.index(kind if kind in REGIONS else "other")
+    by_token = depth @ mass.sum(axis=0)  # [4, token]
+    profiles = {"position": by_token @ tenth, "region": by_token @ np.eye(len(REGIONS))[place]}
+    if trace.texts is not None:
+        profiles["class"] = depth @ class_mass(mass, step_classes(trace)).sum(axis=0)
+    else:
+        profiles["class"] = np.zeros((4, len(CLASSES)))
+    totals = {name: values.sum(axis=-1, keepdims=True) for name, values in profiles.items()}
+    return {
+        name: np.divide(values, totals[name], out=np.full(values.shape, np.nan), where=totals[name] > 0)
+        for name, values in profiles.items()
+    }
+
+
+def _compare(entries: list[dict[str, Any]], profile: str, which: str, depth: int, seed: int) -> dict[str, Any]:
+    """Mean pairwise distance between and within tasks, their difference, and its permutation p (one-sided)."""
+    kept = [entry for entry in entries if not np.isnan(entry[which][profile][depth]).any()]
+    tasks = np.array([entry["task"] for entry in kept])
+    empty = {"value": None, "between": None, "within": None, "p": None, "samples": len(kept)}
+    names, codes = np.unique(tasks, return_inverse=True) if len(kept) else ([], np.zeros(0))
+    if len(names) < 2 or max(np.bincount(codes)) < 2:
+        return empty | {"tasks": len(names)}
+    values = np.stack([entry[which][profile][depth] for entry in kept])  # [sample, bin]
+    distance = 0.5 * np.abs(values[:, None] - values[None]).sum(axis=-1)
+    first, second = np.triu_indices(len(kept), 1)
+    pairs = distance[first, second]
+
+    between, within = _means(pairs, codes[None, first] == codes[None, second])
+    rng = np.random.default_rng(seed)
+    extreme = 0
+    for _ in range(_PERMUTATIONS // _AT_ONCE):
+        drawn = rng.permuted(np.tile(codes, (_AT_ONCE, 1)), axis=1)
+        apart, together = _means(pairs, drawn[:, first] == drawn[:, second])
+        extreme += int((apart - together >= between - within - 1e-12).sum())
+    between, within = float(between[0]), float(within[0])
+    return {
+        "value": between - within,
+        "between": between,
+        "within": within,
+        "p": (extreme + 1) / (_PERMUTATIONS + 1),
+        "samples": len(kept),
+        "tasks": len(names),
+    }
+
+
+def _means(pairs: Array, same: Array) -> tuple[Array, Array]:
+    """Mean distance of pairs between tasks and within tasks, [draw]; same [draw, pair]."""
+    inside = same @ pairs
+    count = same.sum(axis=1)
+    return (pairs.sum() - inside) / (len(pairs) - count), inside / count

@@ -1,0 +1,1 @@
+"""Figures and pages drawn from the tables of `floatscope.analysis`. Nothing is computed here."""

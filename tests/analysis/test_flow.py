@@ -1,0 +1,126 @@
+"""Flow: region matrices and rollouts again from full matrices; known answers; token rollout is another thing."""
+
+import numpy as np
+import pytest
+from full_matrices import full_run, to_trace, uniform_attention
+
+from floatscope.analysis.flow import flow, gold_label, per_token, region_rollout
+from floatscope.errors import UserError
+
+
+def pooled(run, step: int, layer: int, labels: list[str]) -> np.ndarray:
+    matrix = run.attention[step][layer].mean(axis=0)
+    rows = run.labels[: matrix.shape[0]]
+    out = np.zeros((len(labels), len(labels)))
+    for r, source in enumerate(labels):
+        chosen = [i for i, label in enumerate(rows) if label == source]
+        for s, target in enumerate(labels):
+            columns = [j for j, label in enumerate(run.labels) if label == target]
+            out[r, s] = matrix[np.ix_(chosen, columns)].sum() / max(len(chosen), 1)
+    return out
+
+
+@pytest.mark.parametrize("kind", ["mdm", "arm"])
+def test_matrices_and_rollout_on_full_matrices(kind):
+    run = full_run(seed=6, kind=kind)
+    trace = to_trace(run)
+    labels = list(trace.region_labels)
+    alpha = 0.3
+    result = flow([trace], alpha=alpha)
+    steps = range(len(run.attention))
+    by_step = np.array([[pooled(run, s, layer, labels) for layer in range(3)] for s in steps])
+    answer = labels.index("answer")
+    first = 1 if kind == "arm" else 0  # an ARM's first step has no answer row
+    rolled = []
+    for s in steps:
+        product = np.eye(len(labels))
+        for layer in range(3):
+            step_matrix = by_step[s, layer].copy()
+            if s < first:
+                step_matrix[answer, answer] = 1
+            product = (alpha * step_matrix + (1 - alpha) * np.eye(len(labels))) @ product
+        rolled.append(product)
+    rolled = np.array(rolled)
+    lengths = np.array([run.labels.count(label) for label in labels])
+    for form in ("pooled", "per_token"):
+        for source, target in ((answer, 3), (answer, 0), (2, 4)):
+            chosen = slice(first, None) if source == answer else slice(None)
+            for view, values, where in (
+                ("attention", by_step[:, 1], dict(layer=1)),
+                ("rollout", rolled, dict(window="all")),
+            ):
+                if form == "per_token":
+                    values = values / lengths
+                    values = values / np.maximum(values.sum(axis=-1, keepdims=True), 1e-12)
+                row = result.table.filter(
+                    view=view, form=form, source=labels[source], target=labels[target], gold="doc 2", **where
+                )
+                assert row["value"][0] == pytest.approx(values[chosen, source, target].mean(), abs=1e-5)
+    table = result.tables["flow_steps"].filter(target="doc 2")
+    expected = [rolled[s, answer, 4] if s >= first else None for s in steps]
+    for found, value in zip(table["value"], expected, strict=True):
+        assert found == (None if value is None else pytest.approx(value, abs=1e-5))
+
+
+def test_windows_multiply_to_the_whole():
+    trace = to_trace(full_run(seed=6, layers=3))
+    matrices = trace.region_matrix().mean(axis=2)[0]
+    whole = region_rollout(matrices)
+    parts = [region_rollout(matrices[n : n + 1]) for n in range(3)]
+    np.testing.assert_allclose(whole, parts[2] @ parts[1] @ parts[0], atol=1e-6)
+    np.testing.assert_allclose(whole.sum(axis=-1), 1, atol=1e-5)
+
+
+def test_identity_rolls_out_to_identity():
+    eye = np.broadcast_to(np.eye(4), (5, 4, 4))
+    np.testing.assert_array_equal(region_rollout(eye), np.eye(4))
+    np.testing.assert_array_equal(region_rollout(np.random.default_rng(0).random((5, 4, 4)), alpha=0), np.eye(4))
+
+
+def test_even_attention_per_token_is_even():
+    run = uniform_attention(full_run())
+    table = flow([to_trace(run)]).table.filter(view="attention", form="per_token", layer=0)
+    np.testing.assert_allclose(table["value"], 1 / 6, atol=1e-5)
+    np.testing.assert_allclose(table["uniform"], table["value"], atol=1e-5)
+
+
+def test_causal_even_rollout_tends_to_bos_with_depth():
+    shares = []
+    for layers in (1, 3, 9):
+        run = full_run(kind="arm", layers=layers)
+        table = flow([to_trace(run)]).table.filter(view="rollout", form="pooled", window="all")
+        shares.append(table.filter(source="answer", target="bos")["uniform"][0])
+    assert shares[0] < shares[1] < shares[2]
+
+
+def test_region_rollout_is_not_token_rollout():
+    """They agree where rows of a region are alike; in general they differ, and only the region one is offered."""
+    run = full_run(seed=8)
+    trace = to_trace(run)
+    labels = list(trace.region_labels)
+    tokens = np.eye(run.tokens)
+    for layer in range(3):
+        tokens = (0.5 * run.attention[0][layer].mean(axis=0) + 0.5 * np.eye(run.tokens)) @ tokens
+    member = np.array([[label == name for label in run.labels] for name in labels], float)
+    pooled_tokens = member @ tokens @ member.T / member.sum(axis=1, keepdims=True)
+    regions = region_rollout(trace.region_matrix().mean(axis=2)[0])
+    assert 1e-3 < np.abs(pooled_tokens - regions).max() < 0.2
+
+
+def test_gold_position():
+    trace = to_trace(full_run())
+    assert gold_label(trace) == "doc 2"
+    run = full_run()
+    run.marks = {"evidence": np.array([5, 10])}
+    assert gold_label(to_trace(run)) == "doc 1 + doc 2"
+    table = flow([trace]).tables["flow_gold"].filter(window="all")
+    assert table.select("target", "is_gold").rows() == [("doc 1", False), ("doc 2", True)]
+
+
+def test_refusals():
+    with pytest.raises(UserError, match="between 0 and 1"):
+        flow([to_trace(full_run())], alpha=2)
+    run = full_run(prompt=("bos",), texts=None, answer=0)
+    with pytest.raises(UserError, match="No trace has regions"):
+        flow([to_trace(run)])
+    assert (per_token(np.zeros((2, 2)), np.ones(2)) == 0).all()

@@ -1,0 +1,135 @@
+"""Intervals, tests, panels; and what every analysis owes: controls, sentences, one pass, no nan."""
+
+import numpy as np
+import polars as pl
+import pytest
+from full_matrices import full_run, to_trace
+
+from floatscope.analysis import ANALYSES, Controls, Options, analyze
+from floatscope.analysis.reading import find_traces
+from floatscope.analysis.statistics import bootstrap_mean, pearson, sign_flip_test, spearman
+from floatscope.errors import UserError
+
+
+def traces(model="m", seeds=range(4), **settings):
+    for seed in seeds:
+        run = full_run(seed=seed, **settings)
+        run.canvas[run.prompt_length] = run.canvas[10]
+        yield to_trace(run, model=model, metadata={"sample": f"s{seed}", "task": "ab"[seed % 2]})
+
+
+def test_bootstrap_covers_the_mean():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(200):
+        interval = bootstrap_mean(rng.normal(3, 1, (30, 1)), seed=1, draws=400)
+        inside += interval.low[0] <= 3 <= interval.high[0]
+    assert 175 <= inside <= 199
+
+
+def test_bootstrap_leaves_missing_values_out():
+    values = np.array([[1.0, np.nan, np.nan], [3.0, 5.0, np.nan], [np.nan, 7.0, np.nan]])
+    interval = bootstrap_mean(values)
+    assert interval.mean[:2].tolist() == [2, 6] and np.isnan(interval.mean[2])
+    assert interval.samples.tolist() == [2, 2, 0]
+    assert interval.spread[0] == 1
+    again = bootstrap_mean(values)
+    np.testing.assert_array_equal(interval.low, again.low)
+
+
+def test_bootstrap_in_chunks_is_the_same():
+    values = np.random.default_rng(0).normal(size=(5, 5000))
+    np.testing.assert_array_equal(bootstrap_mean(values).low[-3:], bootstrap_mean(values[:, -3:]).low)
+
+
+def test_sign_flip():
+    assert sign_flip_test(np.full(12, 0.5)) < 0.01
+    assert sign_flip_test(np.array([1.0, -1.0, 1.0, -1.0])) > 0.9
+    assert np.isnan(sign_flip_test(np.array([1.0])))
+
+
+def test_correlations():
+    rng = np.random.default_rng(1)
+    first, second = rng.normal(size=(2, 9))
+    from scipy.stats import spearmanr
+
+    assert pearson(first, second) == pytest.approx(np.corrcoef(first, second)[0, 1])
+    assert spearman(first, second) == pytest.approx(spearmanr(first, second).statistic)
+    assert np.isnan(pearson(first, np.ones(9)))
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_every_analysis_streams_and_has_its_controls(name):
+    untrained = traces("bare", seeds=range(10, 14), sharpness=0.1)
+    result = analyze(name, traces(), Options(detector="zscore(1)"), Controls(untrained=untrained))
+    assert result.name == name and next(iter(result.tables)) == name
+    assert ANALYSES[name].description
+    for table in result.tables.values():
+        assert table.height
+        floats = table.select(pl.col(pl.Float64))
+        assert not floats.select(pl.any_horizontal(pl.all().is_nan().any()))[0, 0]
+    if name != "compat":
+        assert {"value", "uniform", "random", "untrained"} <= set(result.table.columns)
+        assert result.table["untrained"].drop_nulls().len() > 0
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_models_side_by_side(name):
+    both = [*traces("mdm"), *traces("arm", kind="arm")]
+    result = analyze(name, both, Options(detector="zscore(1)"))
+    assert set(result.table["model"]) == {"mdm", "arm"}
+    alone = analyze(name, traces("mdm"), Options(detector="zscore(1)"))
+    column = "value" if name != "compat" else "published"
+    together = result.table.filter(model="mdm")[column]
+    np.testing.assert_allclose(together.drop_nulls(), alone.table[column].drop_nulls(), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_no_trace_is_a_sentence(name):
+    with pytest.raises(UserError, match="no trace"):
+        analyze(name, [])
+
+
+@pytest.mark.parametrize("name", [name for name in ANALYSES if name != "task_dependence"])
+def test_two_models_under_one_name(name):
+    with pytest.raises(UserError, match="share the name"):
+        analyze(name, [*traces("m"), *traces("m", layers=2)])
+
+
+def test_untrained_control_names_its_model():
+    def control(model, height, seed):
+        trace = to_trace(full_run(seed=seed), model=f"{model}-bare", metadata={"control_of": model})
+        return [trace] * height
+
+    models = [*traces("a"), *traces("b")]
+    found = analyze("dispersion", models, controls=Controls(untrained=[*control("a", 1, 50), *control("b", 1, 51)]))
+    direct = {m: analyze("dispersion", [to_trace(full_run(seed=s))]).table["value"] for m, s in (("a", 50), ("b", 51))}
+    for model in "ab":
+        np.testing.assert_allclose(found.table.filter(model=model)["untrained"], direct[model])
+
+
+def test_unknown_analysis():
+    with pytest.raises(UserError, match="known are anchors"):
+        analyze("nonsense", [])
+
+
+def test_save_and_read_from_files(tmp_path):
+    folder = tmp_path / "run" / "traces"
+    folder.mkdir(parents=True)
+    for number, trace in enumerate(traces()):
+        trace.save(folder / f"{number}.safetensors", exact=True)
+    files = find_traces(tmp_path / "run")
+    assert len(files) == 4
+    first = analyze("flow", files)
+    again = analyze("flow", files)  # a second pass opens the files again
+    assert first.table.equals(again.table)
+    direct = analyze("flow", traces())
+    np.testing.assert_allclose(first.table["value"], direct.table["value"], atol=1e-6)
+    paths = first.save(tmp_path / "tables")
+    assert [path.name for path in paths] == ["flow.parquet", "flow_gold.parquet", "flow_steps.parquet"]
+    assert pl.read_parquet(paths[0]).equals(first.table)
+    assert len(find_traces(folder / "0.safetensors", folder)) == 5
+    with pytest.raises(UserError, match="nothing at"):
+        find_traces(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="no trace"):
+        find_traces(tmp_path / "tables")

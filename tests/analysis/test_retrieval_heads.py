@@ -1,0 +1,105 @@
+"""Retrieval heads: scores by hand on full matrices, calibration, stability, refusals."""
+
+import numpy as np
+import pytest
+from full_matrices import committing_row, full_run, to_trace, visible_pairs
+
+from floatscope.analysis.results import Controls
+from floatscope.analysis.retrieval_heads import retrieval_heads
+from floatscope.errors import UserError
+
+EVIDENCE, GOLD = [9, 10], [10]
+
+
+def sample(seed: int, **settings):
+    run = full_run(seed=seed, **settings)
+    run.canvas[run.prompt_length] = run.canvas[10]  # the first answer token can be copied
+    return run
+
+
+@pytest.mark.parametrize("settings", [dict(kind="mdm"), dict(kind="mdm", logits="shifted"), dict(kind="arm")], ids=str)
+def test_scores_on_full_matrices(settings):
+    run = sample(1, **settings)
+    table = retrieval_heads([to_trace(run)]).table
+    tokens = run.canvas[run.prompt_length :]
+    seen = visible_pairs(run.visibility, run.tokens)
+    for layer in range(3):
+        for head in range(4):
+            mass, even, docs, hits, chances = [], [], [], [], []
+            for slot in range(len(tokens)):
+                step, row = committing_row(run, slot)
+                weights = run.attention[step][layer, head, row]
+                mass.append(weights[EVIDENCE].sum())
+                docs.append(weights[[5, 6, 8, 9, 10]].sum() * 2 / 5)
+                even.append(seen[row, EVIDENCE].sum() / seen[row].sum())
+                if tokens[slot] in run.canvas[GOLD]:
+                    top = int(weights.argmax())
+                    hits.append(top in GOLD and run.canvas[top] == tokens[slot])
+                    chances.append(1 / seen[row].sum())
+            query = np.mean([a[layer, head][[2, 3]][:, EVIDENCE].sum(axis=1).mean() for a in run.attention])
+            for name, value in (("copy", np.mean(hits)), ("evidence", np.mean(mass)), ("query", query)):
+                row = table.filter(score=name, layer=layer, head=head).row(0, named=True)
+                assert row["value"] == pytest.approx(value, abs=1e-5), name
+            row = table.filter(score="evidence", layer=layer, head=head).row(0, named=True)
+            assert row["uniform"] == pytest.approx(np.mean(even), abs=1e-5)
+            assert row["random"] == pytest.approx(np.mean(docs), abs=1e-5)
+            row = table.filter(score="copy", layer=layer, head=head).row(0, named=True)
+            assert row["uniform"] == pytest.approx(np.mean(chances), abs=1e-5)
+
+
+def test_fillers_at_the_end_do_not_count():
+    run = sample(1)
+    texts = (*run.texts[:-2], "<|eot|>", "<|eot|>")
+    table = retrieval_heads([to_trace(run, texts=texts)]).table
+    rows = [committing_row(run, slot) for slot in (0, 1)]
+    value = np.mean([run.attention[step][0, 0, row][EVIDENCE].sum() for step, row in rows])
+    assert table.filter(score="evidence", layer=0, head=0)["value"][0] == pytest.approx(value, abs=1e-5)
+
+
+def test_null_query_calibrates():
+    real = to_trace(sample(1), metadata={"sample": "a"})
+    null = to_trace(sample(2), metadata={"sample": "a"})
+    table = retrieval_heads([real], controls=Controls(null_query=[null])).table
+    alone = retrieval_heads([null]).table.filter(score="query")["value"]
+    found = table.filter(score="query_calibrated")["value"]
+    np.testing.assert_allclose(found, table.filter(score="query")["value"] - alone, atol=1e-6)
+    without = retrieval_heads([real])
+    assert without.table.filter(score="query_calibrated")["value"].null_count() == 12
+    assert any("null-query" in note for note in without.notes)
+
+
+def test_a_head_that_always_retrieves_is_first_and_stable():
+    def trace(seed):
+        run = sample(seed)
+        for attention in run.attention:
+            attention[2, 3] = 0.001 / (run.tokens - 1)
+            attention[2, 3, :, 10] = 0.999
+        return to_trace(run)
+
+    result = retrieval_heads([trace(s) for s in range(8)])
+    for score in ("copy", "evidence"):
+        top = result.tables["retrieval_heads_top"].filter(score=score, rank=1).row(0, named=True)
+        assert (top["layer"], top["head"]) == (2, 3)
+    depth = result.tables["retrieval_heads_depth"].filter(score="evidence")
+    values = dict(zip(depth["depth"], depth["value"], strict=True))
+    assert values["deep"] > values["shallow"] + 0.1
+    stable = result.tables["retrieval_heads_stability"].filter(score="evidence").row(0, named=True)
+    assert stable["pearson"] > 0.9 and abs(stable["random"]) < 0.3 and stable["samples"] == 8
+    assert stable["pearson_low"] <= stable["pearson"] <= stable["full_data"]
+
+
+def test_noise_is_not_stable():
+    result = retrieval_heads([to_trace(sample(s)) for s in range(12)])
+    stable = result.tables["retrieval_heads_stability"].filter(score="evidence").row(0, named=True)
+    assert stable["pearson"] < 0.7
+    few = retrieval_heads([to_trace(sample(s)) for s in range(2)]).tables["retrieval_heads_stability"]
+    assert few["pearson"].null_count() == few.height
+
+
+def test_without_evidence():
+    run = full_run()
+    run.marks = {}
+    with pytest.raises(UserError, match="No trace has evidence"):
+        retrieval_heads([to_trace(run)])
+    mixed = retrieval_heads([to_trace(run, model="a"), to_trace(sample(1), model="b")])
+    assert any("left out" in note for note in mixed.notes)

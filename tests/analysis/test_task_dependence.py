@@ -1,0 +1,48 @@
+"""Task dependence: tasks whose anchors differ, tasks whose anchors do not, and the distances by hand."""
+
+import numpy as np
+import pytest
+from full_matrices import constant_rows, peaked, to_trace
+
+from floatscope.analysis.task_dependence import task_dependence
+from floatscope.errors import UserError
+
+
+def sample(position: int, task: str, seed: int):
+    run = constant_rows(peaked(np.full((2, 3), position), 40), seed=seed)
+    return to_trace(run, metadata={"task": task})
+
+
+def test_different_anchors_are_found():
+    traces = [sample(3, "qa", n) for n in range(6)] + [sample(30, "code", n) for n in range(6)]
+    row = task_dependence(traces).table.filter(depth="all", profile="position").row(0, named=True)
+    assert row["between"] == pytest.approx(1) and row["within"] == pytest.approx(0)
+    assert row["p"] < 0.01 and row["value"] == pytest.approx(1)
+    assert abs(row["random"]) < 0.3
+    assert (row["samples"], row["tasks"]) == (12, 2)
+
+
+def test_same_anchors_are_not():
+    rng = np.random.default_rng(0)
+    traces = [sample(int(rng.integers(1, 36)), task, n) for n in range(8) for task in ("qa", "code")]
+    row = task_dependence(traces).table.filter(depth="all", profile="position").row(0, named=True)
+    assert row["p"] > 0.05
+
+
+def test_distance_by_hand():
+    traces = [sample(p, t, n) for n, (p, t) in enumerate([(1, "a"), (2, "a"), (9, "b"), (39, "b")])]
+    row = task_dependence(traces).table.filter(depth="deep", profile="position").row(0, named=True)
+    # tenths 0, 0 | 2, 9: within distances 0 and 1, between all 1
+    assert row["within"] == pytest.approx(0.5) and row["between"] == pytest.approx(1)
+
+
+def test_one_task_is_a_sentence():
+    with pytest.raises(UserError, match="at least two tasks"):
+        task_dependence([sample(3, "qa", 0), sample(4, "qa", 1)])
+    with pytest.raises(UserError, match="no trace"):
+        task_dependence([])
+
+
+def test_too_few_samples_are_null():
+    table = task_dependence([sample(3, "qa", 0), sample(4, "code", 1)]).table
+    assert table["value"].null_count() == table.height
