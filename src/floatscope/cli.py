@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = App(
     name="floatscope",
     version=__version__,
-    help="Shows where attention goes while a masked diffusion language model denoises, and what that does to its answers.",
+    help="Where attention goes while a masked diffusion language model denoises, and what that does to its answers.",
     help_epilogue="Start with: floatscope families; floatscope trace MODEL --question 'Who ...?' --doc passage.txt",
 )
 
@@ -165,7 +165,7 @@ def analyze(
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}") from error
     paths += save_figure(ANALYSES[analysis].figure(result, theme), out / analysis)
-    with polars.Config(tbl_width_chars=Console().width, tbl_hide_dataframe_shape=True, tbl_rows=12):
+    with polars.Config(tbl_width_chars=Console().width, tbl_cols=-1, tbl_hide_dataframe_shape=True, tbl_rows=12):
         print(result.table)
     for note in result.notes:
         print(f"note: {note}")

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from floatscope.errors import UserError
 from floatscope.cache import cache_folder, cached
+from floatscope.errors import UserError
 from floatscope.qa.corpus import content_hash, documents_of, read_corpus
 from floatscope.qa.samples import Document, Sample
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from floatscope.errors import UserError
 from floatscope.cache import cached
+from floatscope.errors import UserError
 from floatscope.qa.corpus import content_hash
 from floatscope.qa.retrieval import ScoringRetriever
 from floatscope.qa.samples import Document

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from floatscope.errors import UserError
 from floatscope.cache import cached
+from floatscope.errors import UserError
 from floatscope.qa.corpus import content_hash
 from floatscope.qa.metrics import mentions_normalised, normalise
 from floatscope.qa.samples import Document, Sample
