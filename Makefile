@@ -12,7 +12,7 @@ demo: $(INSTALLED)
 	  --length 8 --steps 8 --out runs/demo.safetensors
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

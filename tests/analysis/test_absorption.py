@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from full_matrices import constant_rows, full_run, peaked, to_trace
 
 from floatscope.analysis.absorption import absorption
 from floatscope.analysis.results import Controls, Options
+from tests.traces.full_matrices import constant_rows, full_run, peaked, to_trace
 
 
 @pytest.mark.parametrize("kind", ["mdm", "arm"])

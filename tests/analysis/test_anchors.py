@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from full_matrices import constant_rows, full_run, peaked, to_trace, uniform_attention, visible_pairs
 
 from floatscope.analysis.anchors import DETECTORS, anchors, detect, parse_detector, random_like
 from floatscope.errors import UserError
+from tests.traces.full_matrices import constant_rows, full_run, peaked, to_trace, uniform_attention, visible_pairs
 
 RUNS = [dict(kind="mdm"), dict(kind="mdm", visibility="block_causal(4)"), dict(kind="arm")]
 

@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from full_matrices import constant_rows, full_run, peaked, to_trace
 
 from floatscope.analysis.compat import compat, pooled_rollout
 from floatscope.analysis.flow import region_rollout
+from tests.traces.full_matrices import constant_rows, full_run, peaked, to_trace
 
 
 def with_matrices(run):

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from full_matrices import constant_rows, full_run, to_trace, uniform_attention
 
 from floatscope.analysis.dispersion import dispersion, trace_dispersion
+from tests.traces.full_matrices import constant_rows, full_run, to_trace, uniform_attention
 
 
 def test_even_and_concentrated_attention():

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from full_matrices import constant_rows, full_run, peaked, to_trace
 from scipy.stats import spearmanr, wasserstein_distance
 
 from floatscope.analysis.drift import MEASURES, drift, temporal_heatmap, trace_drift
 from floatscope.analysis.results import Options
 from floatscope.errors import UserError
+from tests.traces.full_matrices import constant_rows, full_run, peaked, to_trace
 
 TOKENS = 40
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from full_matrices import full_run, to_trace, uniform_attention
 
 from floatscope.analysis.flow import flow, gold_label, per_token, region_rollout
 from floatscope.errors import UserError
+from tests.traces.full_matrices import full_run, to_trace, uniform_attention
 
 
 def pooled(run, step: int, layer: int, labels: list[str]) -> np.ndarray:

@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from full_matrices import full_run, to_trace, visible_pairs
 
 from floatscope.analysis.qk import MEASURES, qk, qk_heatmaps
 from floatscope.analysis.results import Options
 from floatscope.errors import UserError
+from tests.traces.full_matrices import full_run, to_trace, visible_pairs
 
 OPTIONS = Options(detector="zscore(1)")
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from full_matrices import full_run, row_groups, to_trace
 
 from floatscope.analysis.query_state import query_state
 from floatscope.analysis.token_classes import CLASSES, step_classes
 from floatscope.errors import UserError
+from tests.traces.full_matrices import full_run, row_groups, to_trace
 
 
 def test_states_on_full_matrices():

@@ -4,8 +4,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from full_matrices import LABELS, TEXTS, FullRun, to_trace
-from tests.tiny_models import tiny_model
 
 import floatscope as fs
 from floatscope.analysis import ANALYSES, Options, analyze
@@ -13,6 +11,8 @@ from floatscope.analysis.uniform import uniform_trace
 from floatscope.canvas import regions_from_labels
 from floatscope.qa.prompts import Prompt
 from floatscope.traces import Trace
+from tests.tiny_models import tiny_model
+from tests.traces.full_matrices import LABELS, TEXTS, FullRun, to_trace
 
 MARKS = {"evidence": np.array([9, 10]), "gold_answer": np.array([10])}
 OPTIONS = Options(detector="zscore(1)", draws=50)

@@ -3,12 +3,12 @@
 import numpy as np
 import polars as pl
 import pytest
-from full_matrices import full_run, to_trace
 
 from floatscope.analysis import ANALYSES, Controls, Options, analyze
 from floatscope.analysis.reading import find_traces
 from floatscope.analysis.statistics import bootstrap_mean, pearson, sign_flip_test, spearman
 from floatscope.errors import UserError
+from tests.traces.full_matrices import full_run, to_trace
 
 
 def traces(model="m", seeds=range(4), **settings):

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from full_matrices import committing_row, full_run, to_trace, visible_pairs
 
 from floatscope.analysis.results import Controls
 from floatscope.analysis.retrieval_heads import retrieval_heads
 from floatscope.errors import UserError
+from tests.traces.full_matrices import committing_row, full_run, to_trace, visible_pairs
 
 EVIDENCE, GOLD = [9, 10], [10]
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from full_matrices import constant_rows, peaked, to_trace
 
 from floatscope.analysis.task_dependence import task_dependence
 from floatscope.errors import UserError
+from tests.traces.full_matrices import constant_rows, peaked, to_trace
 
 
 def sample(position: int, task: str, seed: int):

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from full_matrices import TEXTS, constant_rows, full_run, peaked, to_trace
 
 from floatscope.analysis.results import Options
 from floatscope.analysis.token_classes import CLASSES, step_classes, thirds, token_classes
 from floatscope.errors import UserError
+from tests.traces.full_matrices import TEXTS, constant_rows, full_run, peaked, to_trace
 
 BY_HAND = {
     "<s>": "special",

@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from full_matrices import full_run, to_trace, uniform_attention
 
 from floatscope.analysis.uniform import uniform_trace
 from floatscope.errors import UserError
+from tests.traces.full_matrices import full_run, to_trace, uniform_attention
 
 RUNS = [
     dict(kind="mdm"),

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
-from decoding_models import FormulaDenoiser
-from plain_samplers import PlainStep
 
 from floatscope.decoding import Batch, Sampler, Step, make_batch, read_prompts
+from tests.decoding.decoding_models import FormulaDenoiser
+from tests.decoding.plain_samplers import PlainStep
 
 
 def run(

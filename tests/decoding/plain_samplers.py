@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from decoding_models import MASK, Logits
 from numpy.typing import NDArray
+
+from tests.decoding.decoding_models import MASK, Logits
 
 Row = NDArray[np.float64]
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from decoding_models import FormulaDenoiser, LlamaDenoiser, formula
 
 from floatscope.decoding import AutoregressiveSampler, Generation, generate
 from floatscope.errors import UserError
+from tests.decoding.decoding_models import FormulaDenoiser, LlamaDenoiser, formula
 
 PROMPTS = [[1, 5, 9], [1, 7], [1, 4, 20, 33, 2, 8], [1, 30, 31, 32]]
 

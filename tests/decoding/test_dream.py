@@ -1,16 +1,16 @@
 """The dream sampler against a plain transcription, and its schedule, sampling of slots and refusals."""
 
 import numpy as np
-import plain_samplers
 import pytest
 import torch
-from comparing import assert_asks_only, assert_each_slot_once, assert_same_steps, run
-from decoding_models import MASK, FormulaDenoiser, formula
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floatscope.decoding import DreamSampler
 from floatscope.errors import UserError
+from tests.decoding import plain_samplers
+from tests.decoding.comparing import assert_asks_only, assert_each_slot_once, assert_same_steps, run
+from tests.decoding.decoding_models import MASK, FormulaDenoiser, formula
 
 PROMPTS = st.lists(st.lists(st.integers(0, MASK - 1), min_size=1, max_size=7), min_size=1, max_size=3)
 

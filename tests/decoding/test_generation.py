@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from decoding_models import MASK, FormulaDenoiser, LlamaDenoiser, formula
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floatscope.decoding import DreamSampler, Generation, LLaDASampler, ThresholdSampler, generate
 from floatscope.errors import UserError
+from tests.decoding.decoding_models import MASK, FormulaDenoiser, LlamaDenoiser, formula
 
 LLAMAS = {shifted: LlamaDenoiser("bidirectional", shifted, eos_ids=(3,)) for shifted in (False, True)}
 PROMPT_LISTS = st.lists(st.lists(st.integers(0, 38), min_size=1, max_size=9), min_size=2, max_size=4)

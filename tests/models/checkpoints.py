@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from plain_transformer import Shape, Weights
 from safetensors.torch import save_file
+
+from tests.models.plain_transformer import Shape, Weights
 
 MASK = 94
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from native_models import GROUPED, tiny
 
 import floatscope as fs
 from floatscope.models.check import require
+from tests.models.native_models import GROUPED, tiny
 
 
 def failed(model: fs.Model) -> set[str]:

@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoints import (
+from numpy.typing import NDArray
+
+import floatscope as fs
+from tests.models.checkpoints import (
     MASK,
     dream_config,
     fast_dllm_config,
@@ -18,10 +21,7 @@ from checkpoints import (
     sdar_config,
     write_checkpoint,
 )
-from numpy.typing import NDArray
-from plain_transformer import Shape, Weights, blocks, everything, plain_logits, random_weights, shifted
-
-import floatscope as fs
+from tests.models.plain_transformer import Shape, Weights, blocks, everything, plain_logits, random_weights, shifted
 
 TOKENS = 21
 LLADA = Shape()

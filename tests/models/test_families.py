@@ -4,11 +4,18 @@ import re
 from pathlib import Path
 
 import pytest
-from checkpoints import dream_config, fast_dllm_config, llada_config, llada_tensors, sdar_config, write_checkpoint
-from plain_transformer import Shape, blocks, plain_logits, random_weights, shifted
 
 import floatscope as fs
 from floatscope.models.families import get_family, read_family, recognise
+from tests.models.checkpoints import (
+    dream_config,
+    fast_dllm_config,
+    llada_config,
+    llada_tensors,
+    sdar_config,
+    write_checkpoint,
+)
+from tests.models.plain_transformer import Shape, blocks, plain_logits, random_weights, shifted
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "families.md"
 SHAPE = Shape()

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from checkpoints import qwen_tensors
-from plain_transformer import Shape, Weights, blocks, plain_logits, random_weights
 
 import floatscope as fs
+from tests.models.checkpoints import qwen_tensors
+from tests.models.plain_transformer import Shape, Weights, blocks, plain_logits, random_weights
 
 SHAPE = Shape(kv_heads=2, theta=1e4)
 TOKENS = ["<unk>", "<s>", "</s>", "t", "3", "t3"] + [f"w{index}" for index in range(6, SHAPE.vocabulary)]

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from native_models import tiny
 
 import floatscope as fs
+from tests.models.native_models import tiny
 
 SAME, SHIFTED = fs.FAMILIES["llada"], fs.FAMILIES["dream"]
 FAMILIES = {

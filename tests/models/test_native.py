@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from native_models import CAUSAL, EVERY, MASKED, tiny
 
 import floatscope as fs
+from tests.models.native_models import CAUSAL, EVERY, MASKED, tiny
 
 MASK = 90
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from checkpoints import dream_config, llada_config, llada_tensors, qwen_tensors, write_checkpoint
-from native_models import GROUPED, tiny
-from plain_transformer import Shape, random_weights
 
 import floatscope as fs
+from tests.models.checkpoints import dream_config, llada_config, llada_tensors, qwen_tensors, write_checkpoint
+from tests.models.native_models import GROUPED, tiny
+from tests.models.plain_transformer import Shape, random_weights
 
 SHAPE = Shape()
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import tokenizers
-from checkpoints import dream_config, llada_config, llada_tensors, qwen_tensors, write_checkpoint
-from native_models import tiny
-from plain_transformer import Shape, random_weights
 
 import floatscope as fs
+from tests.models.checkpoints import dream_config, llada_config, llada_tensors, qwen_tensors, write_checkpoint
+from tests.models.native_models import tiny
+from tests.models.plain_transformer import Shape, random_weights
 
 SHAPE = Shape()
 LETTERS = [chr(c) for c in range(ord("a"), ord("z") + 1)] + [str(digit) for digit in range(10)] + ["Ġ"]

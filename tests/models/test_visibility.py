@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_models import tiny
 
 import floatscope as fs
 from floatscope.models.families import read_family
+from tests.models.native_models import tiny
 
 KINDS = ("bidirectional", "causal", "block_causal(1)", "block_causal(3)", "block_causal(4)", "block_causal(64)")
 

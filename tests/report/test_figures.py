@@ -6,13 +6,13 @@ import re
 
 import numpy as np
 import pytest
-from full_matrices import full_run, to_trace
 
 from floatscope.analysis import ANALYSES, Controls, Options, analyze
 from floatscope.analysis.drift import temporal_heatmap
 from floatscope.analysis.qk import qk_heatmaps
 from floatscope.errors import UserError
 from floatscope.report import figures
+from tests.traces.full_matrices import full_run, to_trace
 
 OPTIONS = Options(detector="zscore(1)", draws=50)
 

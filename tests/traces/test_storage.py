@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from full_matrices import full_run, to_trace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from floatscope.errors import UserError
 from floatscope.traces import Trace, storage
+from tests.traces.full_matrices import full_run, to_trace
 
 
 @pytest.fixture(scope="module")

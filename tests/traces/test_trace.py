@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from full_matrices import full_run, group_names, row_groups, to_trace, visible_pairs
 
 from floatscope.canvas import Region
 from floatscope.errors import UserError
+from tests.traces.full_matrices import full_run, group_names, row_groups, to_trace, visible_pairs
 
 RUNS = {
     "mdm": dict(kind="mdm"),
