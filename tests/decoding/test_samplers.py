@@ -84,7 +84,7 @@ def test_batches_that_do_not_fit_are_refused():
 
 
 def test_a_batch_of_another_length_than_the_sampler_s_is_refused():
-    from decoding_models import FormulaDenoiser, formula
+    from tests.decoding.decoding_models import FormulaDenoiser, formula
 
     batch = Batch(torch.zeros(1, 5, dtype=torch.int64), torch.tensor([0]), 2, (0,))
     with pytest.raises(UserError, match="length=4, but the batch has 2 answer slots"):

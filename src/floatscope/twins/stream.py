@@ -19,6 +19,7 @@ from floatscope.twins.world import World
 
 # What a token is to the objective.
 PADDING, TEXT, ANSWER, FIRST_EOS, LATER_EOS = range(5)
+CHAINS = 3  # two-hop chains in a context, at most; other documents are noise
 ROUND = 8  # batches are cut from rounds of this many, sorted by length, so that little is padded
 
 
@@ -154,7 +155,7 @@ def context(draw: Draw, stage: Stage, kind: str) -> tuple[tuple[Document, ...], 
     asks: list[Ask] = []
     if kind == "twohop":
         path = rng.choice(PATHS)
-        chains = [draw.chain(path) for _ in range(max(1, count // 2))]
+        chains = [draw.chain(path) for _ in range(min(CHAINS, max(1, count // 2)))]
         asks = [Ask(path, first.subject, second.object.name) for first, second in chains] * 2
         facts = [fact for chain in chains for fact in chain]
         facts += draw.noise(chains[0][0], max(0, count - len(facts)), "random")

@@ -27,7 +27,7 @@ CLIP = 1.0
 MOST = 10  # documents in training
 BINDING = 3  # up to this many documents, contexts ask for binding only
 PASS, WINDOW = 0.9, 4 * ROUND  # a document is added when this share of answer tokens was right over so many steps
-_MIX = {"binding": 0.3, "rag": 0.3, "twohop": 0.3, "closed": 0.1}
+_MIX = {"binding": 0.2, "rag": 0.25, "twohop": 0.45, "closed": 0.1}
 
 
 @dataclass(frozen=True)
