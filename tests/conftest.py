@@ -4,8 +4,14 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported
 
+import hypothesis
 import pytest
 import torch
+
+# In CI the same examples every time, so that a red run means a change; at home new ones.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -125,10 +125,11 @@ def expected_geometry(trace, layer, rows):
         k = key[h // share]
         dots = q @ k.T
         norms = np.linalg.norm(q, axis=1)[:, None] * np.linalg.norm(k, axis=1)
+        cosines = np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)  # a padding token has no direction
         for j in range(there):
             if seen[:, j].any():
                 found["qk"][h, j] = dots[seen[:, j], j].mean()
-                found["cos"][h, j] = (dots / norms)[seen[:, j], j].mean()
+                found["cos"][h, j] = cosines[seen[:, j], j].mean()
                 found["norm"][h, j] = norms[seen[:, j], j].mean()
     for name, values in (("key_norm", key), ("value_norm", layer["value"])):
         found[name] = np.zeros((len(key), tokens))

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -191,3 +192,28 @@ def test_unknown_keep_is_a_sentence():
 def test_a_canvas_longer_than_the_context_is_a_sentence():
     with pytest.raises(fs.UserError, match=r"132 tokens .* context of 128"):
         fs.trace(tiny_model("llada"), list(range(3, 93)) + [5] * 34, fs.LLaDASampler(steps=8, length=8))
+
+
+def test_a_head_that_goes_round_its_base_model_and_a_mixture_of_experts():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 96}
+    opt = transformers.OPTConfig(**sizes, ffn_dim=48, max_position_embeddings=64, word_embed_proj_dim=32)
+    experts = transformers.MixtralConfig(
+        **sizes, intermediate_size=32, num_key_value_heads=2, num_local_experts=4, max_position_embeddings=64
+    )
+    for config in (opt, experts):
+        model = fs.Model(transformers.AutoModelForCausalLM.from_config(config), fs.FAMILIES["causal"])
+        assert all(finding.passed for finding in fs.check(model)), fs.check(model)
+        compare(model, fs.trace(model, list(range(5, 15)), fs.AutoregressiveSampler(length=3)))
+
+
+def test_samples_of_a_batch_may_end_at_different_steps():
+    model = tiny_model("sdar")
+    with torch.no_grad():
+        model.backbone.lm_head.weight.mul_(6)
+    rng = np.random.default_rng(3)
+    prompts = [make_prompt(rng, length) for length in (13, 9, 6)]
+    traces = fs.trace(model, prompts, fs.ThresholdSampler(length=8, threshold=0.35))
+    assert len({trace.steps for trace in traces}) > 1
+    for trace in traces:
+        compare(model, trace)

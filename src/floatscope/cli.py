@@ -226,9 +226,10 @@ def families() -> None:
 
 def _load(model: str, family: str | None, dtype: str | None, device: str | None, check: bool = True) -> Model:
     from rich.console import Console
+    from rich.markup import escape
 
     console = Console(stderr=True)
-    with console.status(f"loading {model}"):
+    with console.status(escape(f"loading {model}")):
         from floatscope.models.loading import load
 
         return load(model, family=family, dtype=dtype, device=device, check=check)
@@ -279,9 +280,8 @@ def _show_trace(model: Model, found: Trace, out: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
     answer = model.tokenizer.decode(found.canvas[found.prompt_length :], skip_special_tokens=True).strip()
-    console.print(f"answer: {answer!r}", markup=False, highlight=False)
+    print(f"answer: {answer!r}")
     table = Table("layer", "most attended at the first step", "at the last step", title_justify="left")
     table.title = f"{found.model}: {found.steps} steps x {found.layers} layers x {len(found.canvas)} tokens"
     for layer, received in enumerate(found.received.swapaxes(0, 1)):  # [step, token]
@@ -292,8 +292,8 @@ def _show_trace(model: Model, found: Trace, out: Path) -> None:
             text = "still masked" if slot >= 0 and found.masked[step, slot] else repr(found.texts_or_ids[token])
             cells.append(f"{text} at {token}: {received[step, token]:.1%}")
         table.add_row(str(layer), *cells)
-    console.print(table, markup=False)
-    console.print(f"{out} ({out.stat().st_size / 1e6:.2f} MB); open it with floatscope.Trace.load", markup=False)
+    Console().print(table, markup=False)
+    print(f"{out} ({out.stat().st_size / 1e6:.2f} MB); open it with floatscope.Trace.load")
 
 
 def main() -> None:

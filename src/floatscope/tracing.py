@@ -52,6 +52,9 @@ def trace(
     wanted, single = _read(model, prompts)
     plans = [_plan(prompt, sampler.length, keep, matrix_steps, matrix_layers) for prompt in wanted]
     ids = [prompt.ids for prompt in wanted]
+    known = [metadata or {}] * len(ids) if metadata is None or isinstance(metadata, Mapping) else list(metadata)
+    if len(known) != len(ids):
+        raise UserError(f"metadata has {len(known)} entries for {len(ids)} prompts: give one for all, or one a prompt")
     if model.family.is_arm:
         generations = cast(list[Generation], generate(model, ids, sampler, seeds, on_step))
         records = _trace_arm(model, generations, wanted, keep, matrix_layers)
@@ -66,7 +69,6 @@ def trace(
         generations = cast(list[Generation], generate(tap, ids, sampler, seeds, listen))
         records = [recorder.finish() for recorder in tap.recorders]
     used = make_batch(model, ids, sampler, seeds).seeds
-    known = [metadata or {}] * len(ids) if metadata is None or isinstance(metadata, Mapping) else list(metadata)
     traces = [
         _trace(model, sampler, *parts, keep=keep)
         for parts in zip(wanted, generations, records, used, known, strict=True)
@@ -202,7 +204,9 @@ def _trace(
     arrays, qk_steps = record
     texts = None
     if model.tokenizer is not None:
-        texts = tuple(model.tokenizer.convert_ids_to_tokens(generation.canvas.tolist()))
+        ids = generation.canvas.tolist()  # a model may know more ids than its tokenizer
+        named = zip(model.tokenizer.convert_ids_to_tokens(ids), ids, strict=True)
+        texts = tuple(f"<{number}>" if text is None else text for text, number in named)
     return Trace(
         model=model.name,
         family=model.family.name,

@@ -150,8 +150,9 @@ class Model:
 
     def _run(self, rows: Tensor, **inputs: Tensor) -> Tensor:
         cache = {} if self.family.backbone == "AutoModelForMaskedLM" else {"use_cache": False}
-        with only_rows(self.backbone.base_model, rows):
-            return self.backbone(**inputs, **cache).logits.float()
+        with only_rows(self.backbone.base_model, rows) as passed:
+            logits = self.backbone(**inputs, **cache).logits.float()
+        return logits if passed else take_rows(logits, rows)  # some classes (OPT) go round their base model
 
     def _tokens(self, ids: Any) -> Tensor:
         try:
@@ -211,17 +212,22 @@ def see_everything(backbone: Any) -> None:
 
 
 @contextmanager
-def only_rows(body: torch.nn.Module, rows: Tensor) -> Iterator[None]:
-    """Hand only these rows [B, N] of the body's last hidden state to whatever head follows it."""
+def only_rows(body: torch.nn.Module, rows: Tensor) -> Iterator[list[bool]]:
+    """Hand only these rows [B, N] of the body's last hidden state to the head that follows; says whether it came by."""
+    passed: list[bool] = []
 
     def select(_module: torch.nn.Module, _inputs: Any, output: Any) -> Any:
-        hidden = output.last_hidden_state  # [B, T, d]
-        index = rows.to(hidden.device)[..., None].expand(-1, -1, hidden.shape[-1])
-        output.last_hidden_state = hidden.gather(1, index)
+        output.last_hidden_state = take_rows(output.last_hidden_state, rows)
+        passed.append(True)
         return output
 
     handle = body.register_forward_hook(select)
     try:
-        yield
+        yield passed
     finally:
         handle.remove()
+
+
+def take_rows(values: Tensor, rows: Tensor) -> Tensor:
+    """[B, T, d] to [B, N, d]."""
+    return values.gather(1, rows.to(values.device)[..., None].expand(-1, -1, values.shape[-1]))
