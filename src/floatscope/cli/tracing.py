@@ -1,14 +1,13 @@
-"""The command line: verbs that each call one function of the library. Heavy imports wait until a verb runs."""
+"""The verbs on one model: trace, check, families."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import Parameter
 
-from floatscope import __version__
+from floatscope.cli.shared import load_model, progress_bar
 from floatscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,15 +15,7 @@ if TYPE_CHECKING:
     from floatscope.qa.prompts import Prompt
     from floatscope.traces import Trace
 
-app = App(
-    name="floatscope",
-    version=__version__,
-    help="Where attention goes while a masked diffusion language model denoises, and what that does to its answers.",
-    help_epilogue="Start with: floatscope families; floatscope trace MODEL --question 'Who ...?' --doc passage.txt",
-)
 
-
-@app.command
 def trace(
     model: str,
     *,
@@ -95,7 +86,7 @@ def trace(
     documents = _documents(doc, gold)
     if out.is_dir() or not out.parent.is_dir():
         raise UserError(f"{out} cannot be written: name a file in an existing folder, such as t.safetensors")
-    loaded = _load(model, family, dtype, device)
+    loaded = load_model(model, family, dtype, device)
     chosen: dict[str, Any] = dict(loaded.family.sampler)
     if sampler is not None and sampler != chosen["name"]:
         chosen = {"name": sampler}
@@ -103,7 +94,7 @@ def trace(
     given |= {"temperature": temperature, "seed": seed or None}
     how = make_sampler(**chosen | {name: value for name, value in given.items() if value is not None})
     prompt = _prompt(loaded, question, documents, answer)
-    with _progress() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("denoising" if loaded.mask_id is not None else "generating", total=None)
         progress.update(task, total=getattr(how, "steps", how.length))
         metadata = {"sample": question}
@@ -113,67 +104,6 @@ def trace(
     _show_trace(loaded, found, out)
 
 
-@app.command
-def analyze(
-    analysis: str,
-    traces: tuple[Path, ...],
-    /,
-    *,
-    out: Path,
-    untrained: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=False)] = (),
-    null_query: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=False)] = (),
-    detector: str = "zscore(3)",
-    seed: int = 0,
-    theme: Literal["light", "dark"] = "light",
-) -> None:
-    """Run an analysis of traces: tables with controls as parquet, a figure as SVG, PDF and HTML.
-
-    Example: floatscope analyze drift runs/first --out runs/drift
-
-    Parameters
-    ----------
-    analysis
-        One of anchors, drift, absorption, token_classes, dispersion, retrieval_heads, flow, qk, query_state, task_dependence, compat.
-    traces
-        Runs, folders of traces or trace files.
-    out
-        Folder for tables and figure; made if needed.
-    untrained
-        Traces of the same model with random weights: the control "untrained".
-    null_query
-        Traces with a question that asks nothing: the control of retrieval heads.
-    detector
-        What counts as an anchor: zscore(3), top1, rulli(...), gu(0.3), soft(2,5).
-    seed
-        Seed of bootstrap and random controls.
-    theme
-        Colours of the figure.
-    """  # noqa: E501
-    import polars
-    from rich.console import Console
-
-    from floatscope.analysis import ANALYSES, Controls, Options
-    from floatscope.analysis import analyze as run
-    from floatscope.analysis.reading import find_traces
-    from floatscope.report.figures import save_figure
-
-    controls = Controls(*(find_traces(*places) if places else () for places in (untrained, null_query)))
-    options = Options(detector=detector, seed=seed)
-    result = run(analysis, find_traces(*traces, progress=analysis), options, controls)
-    try:
-        paths = result.save(out)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror}") from error
-    paths += save_figure(ANALYSES[analysis].figure(result, theme), out / analysis)
-    with polars.Config(tbl_width_chars=Console().width, tbl_cols=-1, tbl_hide_dataframe_shape=True, tbl_rows=12):
-        print(result.table)
-    for note in result.notes:
-        print(f"note: {note}")
-    for path in paths:
-        print(path)
-
-
-@app.command
 def check(model: str, *, family: str | None = None, dtype: str | None = None, device: str | None = None) -> int:
     """Let the tap prove itself on a model: rows sum to 1, output equals SDPA, visibility, effect of tokens and pads.
 
@@ -195,7 +125,7 @@ def check(model: str, *, family: str | None = None, dtype: str | None = None, de
 
     from floatscope.models.check import check as run
 
-    loaded = _load(model, family, dtype, device, check=False)
+    loaded = load_model(model, family, dtype, device, check=False)
     findings = run(loaded)
     table = Table("check", "result", "detail", title=repr(loaded), title_justify="left")
     for finding in findings:
@@ -204,7 +134,6 @@ def check(model: str, *, family: str | None = None, dtype: str | None = None, de
     return 0 if all(finding.passed for finding in findings) else 1
 
 
-@app.command
 def families() -> None:
     """List the supported families of checkpoints.
 
@@ -222,17 +151,6 @@ def families() -> None:
         table.add_row(row.name, how, row.examples)
     Console().print(table)
     Console().print("Another one can be declared in a TOML file and passed as --family my.toml.")
-
-
-def _load(model: str, family: str | None, dtype: str | None, device: str | None, check: bool = True) -> Model:
-    from rich.console import Console
-    from rich.markup import escape
-
-    console = Console(stderr=True)
-    with console.status(escape(f"loading {model}")):
-        from floatscope.models.loading import load
-
-        return load(model, family=family, dtype=dtype, device=device, check=check)
 
 
 def _documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
@@ -267,14 +185,6 @@ def _prompt(model: Model, question: str, documents: list[Any], answers: tuple[st
     return build_prompt(model.tokenizer, question, documents, answers)
 
 
-def _progress() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True))
-
-
 def _show_trace(model: Model, found: Trace, out: Path) -> None:
     """The answer, and for each layer which token received most at the first and at the last step."""
     from rich.console import Console
@@ -294,20 +204,3 @@ def _show_trace(model: Model, found: Trace, out: Path) -> None:
         table.add_row(str(layer), *cells)
     Console().print(table, markup=False)
     print(f"{out} ({out.stat().st_size / 1e6:.2f} MB); open it with floatscope.Trace.load")
-
-
-def main() -> None:
-    """Run the command line; a user's mistake is one sentence and exit code 2."""
-    try:
-        code = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
-    except (UserError, CycloptsError) as error:
-        print(f"floatscope: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("floatscope: stopped", file=sys.stderr)
-        sys.exit(130)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,32 @@
+"""The command line: verbs that each call one function of the library. Heavy imports wait until a verb runs."""
+
+import sys
+
+from cyclopts import App, CycloptsError
+
+from floatscope import __version__
+from floatscope.cli.analyses import analyze
+from floatscope.cli.tracing import check, families, trace
+from floatscope.errors import UserError
+
+app = App(
+    name="floatscope",
+    version=__version__,
+    help="Where attention goes while a masked diffusion language model denoises, and what that does to its answers.",
+    help_epilogue="Start with: floatscope families; floatscope trace MODEL --question 'Who ...?' --doc passage.txt",
+)
+for verb in (trace, analyze, check, families):
+    app.command(verb)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one sentence and exit code 2."""
+    try:
+        code = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
+    except (UserError, CycloptsError) as error:
+        print(f"floatscope: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("floatscope: stopped", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,3 @@
+from floatscope.cli import main
+
+main()
