@@ -1,8 +1,11 @@
 """The command line as a user meets it: verbs, files, sentences and exit codes."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -58,6 +61,8 @@ def test_trace_writes_a_trace_and_shows_the_answer(monkeypatch, capsys, tmp_path
     assert code == 0
     assert "answer:" in shown and "most attended" in shown and str(out) in shown
     trace = fs.Trace.load(out)
+    assert (trace.metadata["sample"], trace.metadata["answers"]) == ("who wrote the book ?", ["Ada"])
+    assert f"answer: {trace.metadata['prediction']!r}" in shown
     assert trace.kind == kind
     assert [label for label in trace.region_labels if label.startswith("doc")] == ["doc 1", "doc 2"]
     assert trace.texts is not None
@@ -81,6 +86,43 @@ def test_check_reports_every_finding(monkeypatch, capsys, checkpoint):
     assert code == 0
     for name in ("rows sum to 1", "output equals SDPA", "attention follows visibility", "left pads change nothing"):
         assert name in " ".join(shown.replace("│", " ").split())
+
+
+def test_brackets_and_colons_of_a_path_are_printed_as_they_are(monkeypatch, capsys, tmp_path, checkpoint):
+    folder = tmp_path / "a[bold]b[red]:smile:"
+    folder.mkdir()
+    for file in checkpoint.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    monkeypatch.setenv("COLUMNS", "400")
+    code, shown, _ = run(monkeypatch, capsys, "check", folder)
+    assert code == 0 and "Model(a[bold]b[red]:smile:, family" in shown
+    out = folder / "t.safetensors"
+    code, shown, _ = run(monkeypatch, capsys, "trace", folder, "--question", "who", "--length", 2, "--out", out)
+    assert code == 0 and shown.count("a[bold]b[red]:smile:") >= 2  # the table's title, and where the file is
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "steps"),
+    [
+        ((), {"length": 3}, 3),
+        (("--family", "mdm.toml"), {"length": 4, "steps": 64}, 4),  # no step without a slot to fill
+        (("--family", "mdm.toml"), {"length": 4, "steps": 2}, 2),
+        (("--family", "mdm.toml", "--sampler", "dream"), {"length": 2, "steps": 9}, 9),
+    ],
+)
+def test_the_progress_bar_counts_the_steps_that_are_run(
+    monkeypatch, capsys, tmp_path, checkpoint, family, settings, steps
+):
+    totals = []
+    from rich.progress import Progress
+
+    original = Progress.update
+    monkeypatch.setattr(Progress, "update", lambda self, task, **to: totals.append(to) or original(self, task, **to))
+    family = [checkpoint / part if part.endswith(".toml") else part for part in family]
+    flags = [part for name, value in settings.items() for part in (f"--{name}", value)]
+    out = tmp_path / "t"
+    assert run(monkeypatch, capsys, "trace", checkpoint, "--question", "who", *family, *flags, "--out", out)[0] == 0
+    assert [update["total"] for update in totals if "total" in update][:2] == [steps, fs.Trace.load(out).steps]
 
 
 def test_check_shows_what_fails(monkeypatch, capsys, tmp_path, checkpoint):
@@ -121,13 +163,24 @@ MISTAKES = {
     "too long": (["trace", "CHECKPOINT", "--question", "a", "--length", "500", "--out", "OUT"], "context of 96"),
     "unknown family": (["check", "CHECKPOINT", "--family", "lada"], "did you mean 'llada'"),
     "unknown dtype": (["check", "CHECKPOINT", "--dtype", "float33"], "unknown dtype"),
+    "whole dtype": (["check", "CHECKPOINT", "--dtype", "int8"], "unknown dtype 'int8': use float32, bfloat16"),
+    "unknown device": (["check", "CHECKPOINT", "--device", "gpu"], "unknown device 'gpu'"),
+    "meta device": (["check", "CHECKPOINT", "--device", "meta"], "device 'meta' holds no numbers"),
+    "another encoding": (["trace", "CHECKPOINT", "--question", "caf\udce9", "--out", "OUT"], "is not UTF-8 text"),
+    "a name too long": (["trace", "CHECKPOINT", "--question", "a", "--out", "n" * 300], "name too long"),
+    "a pipe": (["trace", "CHECKPOINT", "--question", "a", "--out", "PIPE"], "pipe cannot be written: name a file"),
+    "far too long": (
+        ["trace", "CHECKPOINT", "--question", "a", "--length", "1000000000000", "--out", "OUT"],
+        "context of 96",
+    ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_sentence_and_exit_code_2(monkeypatch, capsys, tmp_path, checkpoint, mistake):
     arguments, expected = MISTAKES[mistake]
-    places = {"CHECKPOINT": checkpoint, "OUT": tmp_path / "t.safetensors"}
+    os.mkfifo(tmp_path / "pipe")
+    places = {"CHECKPOINT": checkpoint, "OUT": tmp_path / "t.safetensors", "PIPE": tmp_path / "pipe"}
     code, _, told = run(monkeypatch, capsys, *(places.get(part, part) for part in arguments))
     assert code == 2
     lines = [line for line in told.splitlines() if line.startswith("floatscope:")]
@@ -135,6 +188,24 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(monkeypatch, capsys, tmp_path
     assert expected in lines[0]
     assert "Traceback" not in told
     assert not (tmp_path / "t.safetensors").exists()
+
+
+def test_ctrl_c_leaves_no_file(monkeypatch, capsys, tmp_path, checkpoint):
+    """A real interrupt, in the middle of the run and while the file is written."""
+    from floatscope.decoding import denoising
+    from floatscope.traces import storage
+
+    def interrupt(*_):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+
+    call = ["trace", checkpoint, "--question", "who", "--family", checkpoint / "mdm.toml", "--out", tmp_path / "t"]
+    for module, name in ((denoising, "require_finite"), (storage, "save_file")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, interrupt)
+            code, _, told = run(patch, capsys, *call, "--length", 4)
+        assert code == 130 and "Traceback" not in told
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_text_needs_a_tokenizer_and_says_so(monkeypatch, capsys, tmp_path, checkpoint):

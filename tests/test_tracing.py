@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import floatscope as fs
-from floatscope.canvas import regions_from_labels
+from floatscope.canvas import Region, regions_from_labels
 from floatscope.qa.prompts import Prompt
 from tests.plain_attention import canvas_at, column_sets, expected_geometry, expected_step, watch
 from tests.tiny_models import MASK, MODELS, tiny_model
@@ -27,7 +27,7 @@ def sampler_for(name, length=8):
     if name == "dream":
         return fs.DreamSampler(steps=5, length=length, alg="entropy")
     if name == "fast-dllm-v2":
-        return fs.ThresholdSampler(length=32, threshold=0.2)  # its blocks have 32 slots
+        return fs.ThresholdSampler(length=32, threshold=0.02)  # its blocks have 32 slots: few steps
     return fs.LLaDASampler(steps=length, length=length, block=4)
 
 
@@ -190,7 +190,7 @@ def test_unknown_keep_is_a_sentence():
 
 
 def test_a_canvas_longer_than_the_context_is_a_sentence():
-    with pytest.raises(fs.UserError, match=r"132 tokens .* context of 128"):
+    with pytest.raises(fs.UserError, match=r"124 tokens and 8 answer slots do not fit .* context of 128"):
         fs.trace(tiny_model("llada"), list(range(3, 93)) + [5] * 34, fs.LLaDASampler(steps=8, length=8))
 
 
@@ -217,3 +217,127 @@ def test_samples_of_a_batch_may_end_at_different_steps():
     assert len({trace.steps for trace in traces}) > 1
     for trace in traces:
         compare(model, trace)
+
+
+def steps_and_geometry(name, sampler, prompt, sharpness=1.0):
+    """How many steps a run took and at which its geometry was kept, equal to that of a run that keeps all."""
+    model = tiny_model(name)
+    with torch.no_grad():
+        model.backbone.lm_head.weight.mul_(sharpness)
+    compact, whole = (fs.trace(model, prompt, sampler, keep=keep) for keep in ("compact", "heads"))
+    assert isinstance(compact, fs.Trace) and isinstance(whole, fs.Trace)
+    assert whole.qk_steps == tuple(range(compact.steps))
+    for place, step in enumerate(compact.qk_steps):
+        for array in ("qk", "cos", "norm", "key_norm", "value_norm"):
+            assert np.array_equal(compact.arrays[array][place], whole.arrays[array][step])
+    return compact.steps, compact.qk_steps
+
+
+@pytest.mark.parametrize(
+    ("name", "sampler"),
+    [
+        ("llada", fs.LLaDASampler(steps=64, length=6)),  # more steps than slots
+        ("llada", fs.LLaDASampler(steps=6, length=6)),
+        ("llada", fs.LLaDASampler(steps=1, length=6)),
+        ("dream", fs.DreamSampler(steps=9, length=4)),
+        ("dream", fs.DreamSampler(steps=12, length=3, alg="origin", seed=1)),  # ends by chance
+        ("sdar", fs.LLaDASampler(steps=8, length=8)),
+        *[("llama", fs.AutoregressiveSampler(length=length)) for length in (1, 2, 5)],
+    ],
+)
+def test_geometry_is_kept_at_the_first_the_middle_and_the_last_step_that_was_run(name, sampler):
+    steps, kept = steps_and_geometry(name, sampler, [5, 6, 7])
+    assert kept == tuple(sorted({0, steps // 2, steps - 1}))
+
+
+def test_of_a_run_that_ends_early_the_middle_is_kept_too():
+    ends = []
+    for threshold in (0.1, 0.2, 0.25, 0.3, 1.0):
+        steps, kept = steps_and_geometry("sdar", fs.ThresholdSampler(length=12, threshold=threshold), [5, 6, 7], 6.0)
+        assert kept == tuple(sorted({0, steps // 2, steps - 1}))
+        ends.append(steps)
+    assert len(set(ends)) >= 3 and max(ends) == 12
+
+
+def handmade(**changes):
+    given = {"text": "", "ids": np.arange(3, 9), "regions": (Region("bos", 0, 1), Region("doc 1", 1, 6)), "marks": {}}
+    return Prompt(**given | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"regions": ()}, "prompt 0: its regions end at 0, and it has 6 tokens"),
+        ({"regions": (Region("a", 0, 5),)}, "its regions end at 5, and it has 6 tokens"),
+        ({"regions": (Region("a", 0, 7),)}, "its regions end at 7, and it has 6 tokens"),
+        ({"regions": (Region("a", 0, 2), Region("b", 3, 6))}, r"region 'b' is 3..6 where one from 2 on was expected"),
+        ({"regions": (Region("a", 0, 4), Region("b", 3, 6))}, r"region 'b' is 3..6 where one from 4 on was expected"),
+        ({"regions": (Region("a", 0, 0), Region("b", 0, 6))}, r"region 'a' is 0..0"),
+        ({"regions": (Region("answer", 0, 6),)}, "cannot be called 'answer'"),
+        ({"regions": (Region("a:b", 0, 6),)}, "cannot be called 'a:b'"),
+        ({"regions": (Region("", 0, 6),)}, "cannot be called ''"),
+        ({"marks": {"evidence": np.array([2, 6])}}, "mark 'evidence' should hold token positions from 0 to 5"),
+        ({"marks": {"evidence": np.array([-1])}}, "token positions from 0 to 5"),
+        ({"marks": {"evidence": np.array([0.5])}}, "token positions from 0 to 5"),
+        ({"marks": {"doc 1": np.array([2])}}, "mark 'doc 1' has the name of a region"),
+        ({"ids": np.zeros(0, np.int64)}, "Prompt 0 is empty"),
+        ({"ids": np.full(6, 0.5)}, "whole numbers from 0 up"),
+    ],
+)
+@pytest.mark.parametrize("name", ["llada", "llama"])
+def test_a_handmade_prompt_that_does_not_fit_together_is_a_sentence(name, changes, sentence):
+    with pytest.raises(fs.UserError, match=sentence):
+        fs.trace(tiny_model(name), handmade(**changes), sampler_for(name))
+
+
+def test_a_handmade_prompt_may_have_lists():
+    given = handmade(ids=[3, 4, 5, 6, 7, 8], marks={"evidence": [4, 2], "none": []}, regions=[Region("doc 1", 0, 6)])
+    trace = fs.trace(tiny_model("llada"), given, sampler_for("llada"), keep="heads")
+    assert trace.marks["evidence"].tolist() == [2, 4]
+    compare(tiny_model("llada"), trace)
+    with pytest.raises(fs.UserError, match="mixes Prompts with other things"):
+        fs.trace(tiny_model("llada"), [handmade(), [3, 4]], sampler_for("llada"))
+
+
+@pytest.mark.parametrize("name", ["llada", "llama"])
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"matrix_layers": (3,)}, r"matrix_layers=\[3\] should be whole numbers from 0 to 2"),
+        ({"matrix_layers": (-1,)}, "from 0 to 2"),
+        ({"matrix_layers": ()}, "from 0 to 2"),
+        ({"matrix_layers": (0.5,)}, "from 0 to 2"),
+        ({"matrix_steps": (8,)}, r"matrix_steps=\[8\] should be whole numbers from 0 to 7"),
+        ({"matrix_steps": (2,), "keep": "heads"}, "give it with keep='matrices'"),
+    ],
+)
+def test_matrices_that_are_not_there_are_a_sentence(name, options, sentence):
+    with pytest.raises(fs.UserError, match=sentence):
+        fs.trace(tiny_model(name), [5, 6, 7], sampler_for(name), **{"keep": "matrices"} | options)
+
+
+def test_metadata_comes_back_from_the_file_as_it_was(tmp_path):
+    known = {
+        "sample": "q-1", "task": "squad", "condition": "noise/4", "control": "", "prediction": "Ada \u00e9\n",
+        "answers": ["Ada", "Ada Lovelace"], "accuracy": 1.0, "cut": 3, "missing": None,
+    }  # fmt: skip
+    given = known | {"answers": tuple(known["answers"]), "accuracy": np.float32(1), "cut": np.int64(3)}
+    traces = fs.trace(tiny_model("llada"), [[5, 6], [7]], fs.LLaDASampler(2, 2), metadata=[given, {"sample": 4}])
+    assert [trace.metadata for trace in traces] == [known, {"sample": 4}]
+    assert fs.Trace.load(traces[0].save(tmp_path / "t")).metadata == known
+
+
+@pytest.mark.parametrize(
+    ("metadata", "sentence"),
+    [
+        ([{}], "metadata has 1 entries for 2 prompts"),
+        ("ab", "metadata should be a table"),
+        ({"answers": {1, 2}}, r"\{1, 2\} cannot be stored: a trace's file holds texts"),
+        ({("a", 1): 2}, "keys must be str.*a trace's file holds texts"),
+    ],
+)
+def test_metadata_that_cannot_be_kept_is_refused_before_the_run(metadata, sentence):
+    ran = []
+    with pytest.raises(fs.UserError, match=sentence):
+        fs.trace(tiny_model("llada"), [[5, 6], [7]], fs.LLaDASampler(2, 2), metadata=metadata, on_step=ran.append)
+    assert not ran

@@ -1,4 +1,4 @@
-"""Where indices are kept between runs: folders named by content hash, each complete or absent."""
+"""Where indices and converted weights are kept between runs: folders by content hash, each complete or absent."""
 
 import os
 import shutil
@@ -37,7 +37,7 @@ def cached(
         try:
             return load(folder)
         except (OSError, ValueError, EOFError, KeyError) as error:
-            warnings.warn(f"The cached {kind} index {key} is damaged and is built anew ({error}).", stacklevel=2)
+            warnings.warn(f"What was cached as {kind}/{key} is damaged and is built anew ({error}).", stacklevel=2)
             shutil.rmtree(folder, ignore_errors=True)
     value = build()
     try:
@@ -47,5 +47,5 @@ def cached(
             if not folder.exists():  # another process may have been faster, with the same content
                 os.replace(Path(scratch) / key, folder)
     except OSError as error:
-        warnings.warn(f"The {kind} index could not be cached in {folder.parent}: {error}.", stacklevel=2)
+        warnings.warn(f"What {kind} needs could not be cached in {folder.parent}: {error}.", stacklevel=2)
     return value

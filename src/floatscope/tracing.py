@@ -23,6 +23,7 @@ from floatscope.probe.kernel import LayerStatistics, Workspace
 from floatscope.probe.layout import Layout
 from floatscope.probe.recording import Arrays, CausalRecorder, DenoisingRecorder, Plan
 from floatscope.qa.prompts import Prompt
+from floatscope.traces.storage import plain_metadata
 from floatscope.traces.trace import Keep, Trace, group_labels
 
 
@@ -37,38 +38,46 @@ def trace(
     matrix_layers: Sequence[int] | None = None,
     metadata: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     on_step: Callable[[Step], object] | None = None,
+    on_received: Callable[[Step, list[NDArray[np.float32]]], object] | None = None,
 ) -> Trace | list[Trace]:
     """Denoise (or, for an ARM, generate) and capture attention at every step.
 
     prompts: a Prompt with regions, token ids [T] or [1, T]: one Trace; a list of them or ids [B, T]: a list in order.
     seeds: one a sample; default: the sampler's seed for each.
     keep: "compact", "groups" (attention by row group at token resolution), "heads" (every head), or "matrices"
-    (full matrices of `matrix_steps` and `matrix_layers`, all by default: for small canvases).
-    metadata: what the caller knows of the sample (`sample`, `task`, `condition`), one for all or one a sample.
+    (full matrices of `matrix_steps` and `matrix_layers`, all by default: for small canvases; an ARM has those of its
+    last step, whose first rows are the rows of the steps before).
+    metadata: what the caller knows of the sample (`sample`, `task`, `condition`, ...), one for all or one a sample:
+    texts, numbers, lists and tables.
     on_step: sees every Step as it is made.
+    on_received: sees every Step of an MDM with the attention received at it, an array [layer, token] a sample (of its
+    last step, for one that has ended); an ARM's attention is known after its last step only.
     """
     if keep not in get_args(Keep):
         raise UserError(f"keep={keep!r} should be one of {', '.join(get_args(Keep))}")
     wanted, single = _read(model, prompts)
-    plans = [_plan(prompt, sampler.length, keep, matrix_steps, matrix_layers) for prompt in wanted]
     ids = [prompt.ids for prompt in wanted]
-    known = [metadata or {}] * len(ids) if metadata is None or isinstance(metadata, Mapping) else list(metadata)
-    if len(known) != len(ids):
-        raise UserError(f"metadata has {len(known)} entries for {len(ids)} prompts: give one for all, or one a prompt")
+    known = _metadata(metadata, len(ids))
+    used = make_batch(model, ids, sampler, seeds).seeds  # refuses what does not fit before anything is run
+    bounds = [sampler.step_bounds(len(one), model.block) for one in ids]
+    _check_matrices(keep, "matrix_steps", matrix_steps, max(most for _, most in bounds))
+    _check_matrices(keep, "matrix_layers", matrix_layers, model.layers)
     if model.family.is_arm:
         generations = cast(list[Generation], generate(model, ids, sampler, seeds, on_step))
         records = _trace_arm(model, generations, wanted, keep, matrix_layers)
     else:
-        tap = DenoisingTap(model, plans, getattr(sampler, "steps", sampler.length))
+        plans = [_plan(prompt, sampler.length, keep, matrix_steps, matrix_layers) for prompt in wanted]
+        tap = DenoisingTap(model, plans, bounds)
 
         def listen(step: Step) -> None:
             tap.commit(step)
             if on_step is not None:
                 on_step(step)
+            if on_received is not None:
+                on_received(step, [recorder.latest("received") for recorder in tap.recorders])
 
         generations = cast(list[Generation], generate(tap, ids, sampler, seeds, listen))
         records = [recorder.finish() for recorder in tap.recorders]
-    used = make_batch(model, ids, sampler, seeds).seeds
     traces = [
         _trace(model, sampler, *parts, keep=keep)
         for parts in zip(wanted, generations, records, used, known, strict=True)
@@ -79,10 +88,15 @@ def trace(
 class DenoisingTap:
     """A model as the samplers know it, with the probe in every conditional pass."""
 
-    def __init__(self, model: Model, plans: Sequence[Plan], steps: int) -> None:
+    def __init__(self, model: Model, plans: Sequence[Plan], bounds: Sequence[tuple[int, int]]) -> None:
+        """`bounds`: the fewest and the most steps of each sample."""
         self.model = model
-        self.mask_id, self.eos_ids, self.block = model.mask_id, model.eos_ids, model.block
-        self.recorders = [DenoisingRecorder(plan, model.layers, steps) for plan in plans]
+        self.mask_id, self.eos_ids = model.mask_id, model.eos_ids
+        self.block, self.context = model.block, model.context
+        self.recorders = [
+            DenoisingRecorder(plan, model.layers, most, fewest)
+            for plan, (fewest, most) in zip(plans, bounds, strict=True)
+        ]
         self._workspace = Workspace()
         self._pads: list[int] = []
 
@@ -148,11 +162,62 @@ def _trace_arm(
 def _read(model: Model, prompts: Any) -> tuple[list[Prompt], bool]:
     """Prompts with regions; bare ids become bos and query."""
     if isinstance(prompts, Prompt):
-        return [prompts], True
-    if isinstance(prompts, list | tuple) and prompts and all(isinstance(p, Prompt) for p in prompts):
-        return list(prompts), False
+        return [_checked(prompts, 0)], True
+    if isinstance(prompts, list | tuple) and any(isinstance(prompt, Prompt) for prompt in prompts):
+        if not all(isinstance(prompt, Prompt) for prompt in prompts):
+            raise UserError("the list mixes Prompts with other things: give Prompts only, or token ids only")
+        return [_checked(prompt, number) for number, prompt in enumerate(prompts)], False
     ids, single = read_prompts(prompts)
     return [Prompt("", one, _bare_regions(model, one), {}) for one in ids], single
+
+
+def _checked(prompt: Prompt, number: int) -> Prompt:
+    """A Prompt that may be made by hand: its regions partition its ids and its marks lie inside."""
+    [ids], _ = read_prompts([prompt.ids])
+    stop = 0
+    for region in prompt.regions:
+        if region.start != stop or region.stop <= region.start:
+            raise UserError(
+                f"prompt {number}: region {region.label!r} is {region.start}..{region.stop} where one from {stop} on "
+                "was expected: regions follow each other without gaps, and none is empty"
+            )
+        if not region.label or region.label == ANSWER or ":" in region.label:
+            raise UserError(
+                f"prompt {number}: a region of the prompt cannot be called {region.label!r}: {ANSWER!r} is what "
+                "follows the prompt, and ':' divides its rows by state"
+            )
+        stop = region.stop
+    if stop != len(ids):
+        raise UserError(f"prompt {number}: its regions end at {stop}, and it has {len(ids)} tokens")
+    marks = {name: np.unique(np.asarray(positions)) for name, positions in prompt.marks.items()}
+    taken = {ANSWER, *(region.label for region in prompt.regions)}
+    for name, positions in marks.items():
+        if name in taken:
+            raise UserError(f"prompt {number}: mark {name!r} has the name of a region: call it something else")
+        if positions.size and (positions.dtype.kind not in "iu" or positions[0] < 0 or positions[-1] >= len(ids)):
+            raise UserError(f"prompt {number}: mark {name!r} should hold token positions from 0 to {len(ids) - 1}")
+    return Prompt(prompt.text, ids, tuple(prompt.regions), {name: p.astype(np.int64) for name, p in marks.items()})
+
+
+def _check_matrices(keep: str, name: str, wanted: Sequence[int] | None, count: int) -> None:
+    """Steps or layers whose matrices are asked for are there to be had."""
+    if wanted is None:
+        return
+    if keep != "matrices":
+        raise UserError(f"{name} says which matrices to keep: give it with keep='matrices'")
+    outside = [one for one in wanted if not isinstance(one, int | np.integer) or not 0 <= one < count]
+    if outside or not len(wanted):
+        raise UserError(f"{name}={list(wanted)!r} should be whole numbers from 0 to {count - 1}")
+
+
+def _metadata(given: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, samples: int) -> list[dict[str, Any]]:
+    """One table a sample, as it will come back from the trace's file."""
+    known = [given or {}] * samples if given is None or isinstance(given, Mapping) else list(given)
+    if len(known) != samples:
+        raise UserError(f"metadata has {len(known)} entries for {samples} prompts: give one for all, or one a prompt")
+    if not all(isinstance(one, Mapping) for one in known):
+        raise UserError("metadata should be a table of names and values, or a list of them, one a prompt")
+    return [plain_metadata(one) for one in known]
 
 
 def _bare_regions(model: Model, ids: NDArray[np.int64]) -> tuple[Region, ...]:
@@ -202,11 +267,6 @@ def _trace(
     keep: Keep,
 ) -> Trace:
     arrays, qk_steps = record
-    texts = None
-    if model.tokenizer is not None:
-        ids = generation.canvas.tolist()  # a model may know more ids than its tokenizer
-        named = zip(model.tokenizer.convert_ids_to_tokens(ids), ids, strict=True)
-        texts = tuple(f"<{number}>" if text is None else text for text, number in named)
     return Trace(
         model=model.name,
         family=model.family.name,
@@ -217,7 +277,7 @@ def _trace(
         seed=seed,
         canvas=generation.canvas,
         prompt_length=generation.prompt_length,
-        texts=texts,
+        texts=None if model.tokenizer is None else token_texts(model.tokenizer, generation.canvas),
         regions=with_answer(prompt.regions, len(generation.answer)),
         marks=prompt.marks,
         commit_step=generation.commit_step,
@@ -227,3 +287,10 @@ def _trace(
         arrays=arrays,
         metadata=metadata,
     ).validate()
+
+
+def token_texts(tokenizer: Any, ids: NDArray[np.int64] | Tensor) -> tuple[str, ...]:
+    """The token of each id [T] as the tokenizer spells it; a model may know more ids than its tokenizer."""
+    numbers = ids.tolist()
+    named = zip(tokenizer.convert_ids_to_tokens(numbers), numbers, strict=True)
+    return tuple(f"<{number}>" if text is None else text for text, number in named)

@@ -41,8 +41,9 @@ class FormulaDenoiser:
         mask_id: int | None = MASK,
         eos_ids: tuple[int, ...] = (),
         block: int | None = None,
+        context: int | None = None,
     ) -> None:
-        self.logits, self.mask_id, self.eos_ids, self.block = logits, mask_id, eos_ids, block
+        self.logits, self.mask_id, self.eos_ids, self.block, self.context = logits, mask_id, eos_ids, block, context
         self.calls: list[tuple[Tensor, Tensor, bool]] = []
 
     def score(self, tokens: Tensor, pads: Tensor, positions: Tensor, conditional: bool = True) -> Tensor:
@@ -78,6 +79,7 @@ class LlamaDenoiser:
             pad_token_id=None,
         )
         self.model = LlamaForCausalLM(config).eval()
+        self.context = config.max_position_embeddings
         self.causal, self.shifted, self.eos_ids, self.block = visibility == "causal", shifted, eos_ids, None
         self.mask_id = None if self.causal else 39
         if not self.causal:

@@ -19,8 +19,13 @@ def test_blocks_partition_the_answer_at_the_edges_of_the_canvas_or_of_the_answer
 
 
 @given(masked=st.integers(0, 70), steps=st.integers(1, 40))
-def test_quotas_sum_to_the_masked_slots_and_never_rise(masked, steps):
+def test_quotas_sum_to_the_masked_slots_never_rise_and_end_with_the_last_slot(masked, steps):
     each = quotas(masked, steps)
-    assert (len(each), sum(each)) == (steps, masked)
-    assert max(each) - min(each) <= 1
+    assert (len(each), sum(each)) == (min(steps, masked), masked)
+    assert min(each, default=1) > 0
+    assert max(each, default=0) - min(each, default=0) <= 1
     assert each == sorted(each, reverse=True)
+
+
+def test_more_steps_than_slots_cost_nothing():
+    assert quotas(3, 10**12) == [1, 1, 1]

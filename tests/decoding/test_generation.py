@@ -6,7 +6,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floatscope.decoding import DreamSampler, Generation, LLaDASampler, ThresholdSampler, generate
+from floatscope.decoding import (
+    AutoregressiveSampler,
+    DreamSampler,
+    Generation,
+    LLaDASampler,
+    ThresholdSampler,
+    generate,
+)
 from floatscope.errors import UserError
 from tests.decoding.decoding_models import MASK, FormulaDenoiser, LlamaDenoiser, formula
 
@@ -174,3 +181,14 @@ def test_what_are_no_seeds_is_refused(seeds):
 def test_an_autoregressive_model_is_refused_by_samplers_of_masks(sampler):
     with pytest.raises(UserError, match="no mask token\\): use AutoregressiveSampler"):
         generate(FormulaDenoiser(formula(0), mask_id=None), [1], sampler)
+
+
+@pytest.mark.parametrize(("mask_id", "sampler"), [(MASK, LLaDASampler(4, 4)), (None, AutoregressiveSampler(4))])
+def test_prompt_and_answer_must_fit_the_context_before_anything_runs_and_pads_do_not_count(mask_id, sampler):
+    denoiser = FormulaDenoiser(formula(0), mask_id=mask_id, context=9)
+    done = generate(denoiser, [[1, 2, 3, 4, 5], [1]], sampler)
+    assert isinstance(done, list) and [len(generation.canvas) for generation in done] == [9, 5]
+    denoiser.extend = denoiser.score = None  # pyright: ignore[reportAttributeAccessIssue]
+    for prompts in ([1, 2, 3, 4, 5, 6], [[1], [1, 2, 3, 4, 5, 6]]):
+        with pytest.raises(UserError, match=r"prompt of 6 tokens and 4 answer slots do not fit .* context of 9"):
+            generate(denoiser, prompts, sampler)

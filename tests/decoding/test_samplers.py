@@ -4,9 +4,21 @@ from dataclasses import FrozenInstanceError, asdict
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from floatscope.decoding import SAMPLERS, Batch, DreamSampler, LLaDASampler, make_sampler
+from floatscope.decoding import (
+    SAMPLERS,
+    Batch,
+    DreamSampler,
+    Generation,
+    LLaDASampler,
+    ThresholdSampler,
+    generate,
+    make_sampler,
+)
 from floatscope.errors import UserError
+from tests.decoding.decoding_models import FormulaDenoiser, formula
 
 
 def test_names_and_settings_make_samplers():
@@ -84,8 +96,44 @@ def test_batches_that_do_not_fit_are_refused():
 
 
 def test_a_batch_of_another_length_than_the_sampler_s_is_refused():
-    from tests.decoding.decoding_models import FormulaDenoiser, formula
-
     batch = Batch(torch.zeros(1, 5, dtype=torch.int64), torch.tensor([0]), 2, (0,))
     with pytest.raises(UserError, match="length=4, but the batch has 2 answer slots"):
         LLaDASampler(4, 4).decode(FormulaDenoiser(formula(0)), batch)
+
+
+def steps_of(sampler, prompt, block=None):
+    done = generate(FormulaDenoiser(formula(1), block=block), prompt, sampler)
+    assert isinstance(done, Generation)
+    return done.steps
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=st.integers(1, 5),
+    blocks=st.integers(1, 3),
+    size=st.integers(1, 4),
+    prompt=st.integers(1, 6),
+    own=st.booleans(),
+)
+def test_the_bounds_of_a_fixed_schedule_are_the_steps_it_takes(steps, blocks, size, prompt, own):
+    """Also with fewer slots than steps, and with blocks that the prompt's tail shares."""
+    ids, block = list(range(1, prompt + 1)), size if own else None
+    llada = LLaDASampler(steps * blocks, size * blocks, None if own else size)
+    assert llada.step_bounds(prompt, block) == (steps_of(llada, ids, block),) * 2
+    for alg in ("entropy", "maskgit_plus"):
+        dream = DreamSampler(steps * blocks, size * blocks, alg)
+        assert dream.step_bounds(prompt, None) == (steps_of(dream, ids),) * 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_bounds_of_samplers_that_may_end_early_hold(seed):
+    for sampler, block in (
+        (DreamSampler(9, 4, "origin", seed=seed), None),
+        (ThresholdSampler(8, threshold=0.2 + seed / 5, block=4), None),
+        (ThresholdSampler(8, threshold=0.2 + seed / 5), 4),
+    ):
+        fewest, most = sampler.step_bounds(3, block)
+        assert fewest <= steps_of(sampler, [1, 2, 3], block) <= most
+    assert ThresholdSampler(8, block=4).step_bounds(3, None) == (2, 8)
+    assert ThresholdSampler(8).step_bounds(3, 4) == (3, 8)  # one slot, four, three
+    assert make_sampler("autoregressive", length=5).step_bounds(3, None) == (1, 5)

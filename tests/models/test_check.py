@@ -64,3 +64,28 @@ def test_a_model_without_attention_is_refused() -> None:
     backbone = transformers.MambaForCausalLM(transformers.MambaConfig(**sizes))
     with pytest.raises(fs.UserError, match=r"cannot be traced|takes no attention function"):
         fs.check(fs.Model(backbone, fs.FAMILIES["causal"]))
+
+
+@pytest.mark.parametrize("window", [2, 3, 5])
+def test_a_narrow_sliding_window_is_checked_within_itself(window: int) -> None:
+    backbone = transformers.MistralForCausalLM(transformers.MistralConfig(**GROUPED, sliding_window=window))
+    findings = fs.check(fs.Model(backbone, fs.FAMILIES["causal"]))
+    assert all(finding.passed for finding in findings), findings
+    assert f"{window} tokens, all within the sliding window of {window}" in findings[2].detail
+
+
+@pytest.mark.parametrize("context", [2, 3, 4])
+def test_a_short_context_is_checked_within_itself(context: int) -> None:
+    sizes: dict[str, Any] = GROUPED | {"max_position_embeddings": context}
+    config = transformers.LlamaConfig(**sizes)
+    assert failed(fs.Model(transformers.LlamaForCausalLM(config), fs.FAMILIES["causal"])) == set()
+    full = replace(fs.FAMILIES["llada"], mask_id=90)
+    assert failed(fs.Model(transformers.LlamaForCausalLM(config), full)) == set()
+
+
+@pytest.mark.parametrize("context", [0, 1])
+def test_a_model_that_sees_no_other_token_is_refused(context: int) -> None:
+    sizes: dict[str, Any] = GROUPED | {"max_position_embeddings": context}
+    config = transformers.LlamaConfig(**sizes)
+    with pytest.raises(fs.UserError, match=rf"sees {context} token at a time \(context {context}, sliding window None"):
+        fs.check(fs.Model(transformers.LlamaForCausalLM(config), fs.FAMILIES["causal"]))

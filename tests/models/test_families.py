@@ -97,7 +97,7 @@ def test_visibility_and_shift_of_an_own_family_are_independent(
     ("text", "sentence"),
     [
         ('base = "llada"\nvisibilty = "causal"', "unknown field 'visibilty'; did you mean 'visibility'"),
-        ('backbone = "LlamaForCausalLM"', "a family needs visibility, logits, or `base`"),
+        ('backbone = "LlamaForCausalLM"', "a family needs visibility, logits, sampler, or `base`"),
         ('base = "llada"\nvisibility = "sideways"', "unknown visibility 'sideways'"),
         ('base = "llada"\nvisibility = 4', "visibility should be a text, not 4"),
         ('base = "llada"\nlogits = "later"', "logits 'later' should be same, shifted or next"),
@@ -105,8 +105,19 @@ def test_visibility_and_shift_of_an_own_family_are_independent(
         ('base = "lada"', "did you mean 'llada'"),
         ("base = ", "not valid TOML"),
         ('base = "llada"\nmask_id = "five"', "mask_id should be a whole number, not 'five'"),
-        ('base = "llada"\neos_ids = 5', "eos_ids should be a list, not 5"),
-        ('base = "llada"\nkeys = "none"', "keys should be a table, not 'none'"),
+        ('base = "llada"\nmask_id = true', "mask_id should be a whole number, not True"),
+        ('base = "llada"\neos_ids = 5', "eos_ids should be a list of whole numbers, not 5"),
+        ('base = "llada"\neos_ids = ["</s>"]', "eos_ids should be a list of whole numbers, not \\['</s>'\\]"),
+        ('base = "llada"\nmodel_types = [4]', "model_types should be a list of texts, not \\[4\\]"),
+        ('base = "llada"\nkeys = "none"', "keys should be a table of texts, not 'none'"),
+        ("base = \"llada\"\nkeys = { 'a' = 4 }", "keys should be a table of texts, not {'a': 4}"),
+        ("base = \"llada\"\nconfig = { 'a' = ['b'] }", "config should be a table of texts, not"),
+        ('base = "llada"\nsampler = { steps = 4 }', "the sampler has no name"),
+        ('base = "llada"\nsampler = {}', "the sampler has no name"),
+        ('base = "llada"\nsampler = { name = 4 }', "the sampler has no name"),
+        ('backbone = "LlamaForCausalLM"\nvisibility = "causal"\nlogits = "next"', "own.toml: a family needs sampler"),
+        ("base = 4", "base should be a text, not 4"),
+        ('base = "own.toml"', "own.toml is its own base"),
         ("base = \"llada\"\nkeys = { '(' = 'x' }", r"'\(' = 'x' is not a regular expression"),
         ("base = \"llada\"\nkeys = { 'a' = '\\1' }", "is not a regular expression and its replacement"),
     ],
@@ -116,6 +127,17 @@ def test_a_wrong_family_file_is_one_sentence(tmp_path: Path, text: str, sentence
         get_family(own(tmp_path, text))
     assert "\n" not in str(error.value)
     assert "own" in str(error.value) or "lada" in str(error.value)
+
+
+def test_a_base_may_be_a_file_beside_it_but_not_in_a_circle(tmp_path: Path) -> None:
+    with pytest.raises(fs.UserError, match=r"cannot read the family file .*first\.toml"):
+        read_family(own(tmp_path, 'base = "first.toml"'))
+    (tmp_path / "first.toml").write_text('base = "dream"\nmask_id = 7\n')
+    family = read_family(own(tmp_path, 'base = "first.toml"\neos_ids = [3]\n'))
+    assert (family.name, family.mask_id, family.eos_ids, family.logits) == ("own", 7, (3,), "shifted")
+    (tmp_path / "first.toml").write_text('base = "./own.toml"\n')
+    with pytest.raises(fs.UserError, match=r"own\.toml is its own base: name one of llada, dream"):
+        read_family(tmp_path / "own.toml")
 
 
 def test_a_family_file_that_is_not_there(tmp_path: Path) -> None:

@@ -95,6 +95,64 @@ def test_tokens_and_trace(model: fs.Model) -> None:
     assert trace.received.shape[1] == SHAPE.layers
 
 
+def test_the_second_load_comes_from_the_cache(
+    weights: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOATSCOPE_CACHE", str(tmp_path / "cache"))
+    path = write_gguf(tmp_path / "a.gguf", weights)
+    first = fs.load(path)
+    renamed = path.rename(tmp_path / "b.gguf")
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf, "GGUFReader", None)  # would be called by a conversion
+        second = fs.load(renamed)
+    for name, tensor in first.backbone.state_dict().items():
+        assert torch.equal(second.backbone.state_dict()[name], tensor)
+    assert second.name == "b.gguf" and (second.eos_ids, second.context) == (first.eos_ids, first.context)
+    assert second.backbone.config.to_dict() == first.backbone.config.to_dict() | {
+        "_name_or_path": second.backbone.config.name_or_path
+    }
+    for text in ("t3 w7 w8", "<s>t 3</s>", "  t3\n"):
+        assert second.tokenizer(text).input_ids == first.tokenizer(text).input_ids
+    assert second.tokenizer.special_tokens_map == first.tokenizer.special_tokens_map
+    assert fs.load(renamed, dtype="float64").backbone.dtype == torch.float64  # another dtype is another entry
+    assert len(list((tmp_path / "cache" / "gguf").iterdir())) == 2
+
+
+def test_a_damaged_cache_is_built_anew_and_one_that_cannot_be_written_costs_only_time(
+    model: fs.Model, weights: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOATSCOPE_CACHE", str(tmp_path / "cache"))
+    path = write_gguf(tmp_path / "a.gguf", weights)
+    fs.load(path)
+    [kept] = (tmp_path / "cache" / "gguf").glob("*/model.safetensors")
+    kept.write_bytes(kept.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match="is damaged and is built anew"):
+        again = fs.load(path)
+    ids = list(range(9))
+    assert torch.equal(again.logits(ids), model.logits(ids))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FLOATSCOPE_CACHE", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="could not be cached"):
+        assert torch.equal(fs.load(path).logits(ids), model.logits(ids))
+
+
+@pytest.mark.parametrize("keep", [0, 3, 40, 700, 3000])
+def test_a_header_cut_short(weights: Weights, tmp_path: Path, keep: int) -> None:
+    path = write_gguf(tmp_path / "cut.gguf", weights)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(fs.UserError, match=r"cut\.gguf could not be loaded") as error:
+        fs.load(path)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.glob("cache/gguf/*"))
+
+
+def test_a_file_of_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "photo.gguf"
+    path.write_bytes(bytes(range(256)) * 20)
+    with pytest.raises(fs.UserError, match=r"photo\.gguf could not be loaded"):
+        fs.load(path)
+
+
 def test_truncated(model: fs.Model, weights: Weights, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "cut.gguf", weights)
     path.write_bytes(path.read_bytes()[:-2000])

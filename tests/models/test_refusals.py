@@ -14,7 +14,14 @@ import torch
 import transformers
 
 import floatscope as fs
-from tests.models.checkpoints import dream_config, llada_config, llada_tensors, qwen_tensors, write_checkpoint
+from tests.models.checkpoints import (
+    dream_config,
+    llada_config,
+    llada_tensors,
+    qwen_tensors,
+    sdar_config,
+    write_checkpoint,
+)
 from tests.models.native_models import GROUPED, tiny
 from tests.models.plain_transformer import Shape, random_weights
 
@@ -62,6 +69,19 @@ def test_places_without_a_model(tmp_path: Path) -> None:
 def test_broken_config(llada: Path, text: str, sentence: str) -> None:
     (llada / "config.json").write_text(text, encoding="latin-1")
     assert sentence in refused(llada)
+
+
+def test_a_config_that_cannot_be_read(llada: Path) -> None:
+    (llada / "config.json").unlink()
+    (llada / "config.json").mkdir()
+    assert "config.json cannot be read: Is a directory" in refused(llada)
+
+
+def test_a_name_that_transformers_does_not_know(tmp_path: Path) -> None:
+    tiny("llama").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": "foo"}))
+    assert "nothing is known by the name 'foo'" in refused(tmp_path)
 
 
 def test_unknown_family(llada: Path) -> None:
@@ -149,6 +169,14 @@ def test_nonsense_in_a_known_field(tmp_path: Path) -> None:
     assert "'num_attention_heads' expected int, got str" in refused(folder)
 
 
+@pytest.mark.parametrize("size", ["four", 0, -1, 2.5])
+def test_a_block_size_that_is_none(tmp_path: Path, size: object) -> None:
+    shape = Shape()
+    weights = random_weights(shape, qk_norm=True)
+    folder = write_checkpoint(tmp_path, sdar_config(shape, block_size=size), qwen_tensors(weights))
+    assert f"config field block_size is {size!r}, not a block size" in refused(folder)
+
+
 def test_sliding_dream(tmp_path: Path) -> None:
     weights = random_weights(SHAPE, biases=True)
     folder = write_checkpoint(tmp_path, dream_config(SHAPE, use_sliding_window=True), qwen_tensors(weights))
@@ -188,10 +216,22 @@ def test_wrong_arguments(llada: Path) -> None:
     assert "give device or device_map, not both" in refused(llada, device="cpu", device_map="auto")
     assert "unknown dtype 'flaot32': use float32" in refused(llada, dtype="flaot32")
     assert "unknown dtype 'nn'" in refused(llada, dtype="nn")
+    assert "unknown dtype 'int32': use float32, bfloat16, float16, float64" in refused(llada, dtype="int32")
+    assert "unknown dtype" in refused(llada, dtype=torch.int64)
+    assert "unknown dtype 32" in refused(llada, dtype=32)
     assert "unknown device 'gpu'" in refused(llada, device="gpu")
+    assert "device 'meta' holds no numbers" in refused(llada, device="meta")
+    assert "put on no device" in refused(llada, device_map="meta")
     if not torch.cuda.is_available():
         assert "on device cuda could not be loaded" in refused(llada, device="cuda")
     assert "device map" in refused(llada, device_map="everywhere").replace("_", " ")
+
+
+@pytest.mark.parametrize("backbone", ["Nonsense", "logging", "AutoTokenizer", "LlamaModel", "LlamaForCausalML"])
+def test_a_backbone_that_is_no_language_model(llada: Path, tmp_path: Path, backbone: str) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(f'base = "llada"\nbackbone = "{backbone}"')
+    assert f"family own: {backbone!r} is no model class of transformers" in refused(llada, family=own)
 
 
 def test_device_map(llada: Path) -> None:

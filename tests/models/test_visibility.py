@@ -52,7 +52,9 @@ def test_anything_else_is_refused(wrong: str) -> None:
 
 def declared(folder: Path, visibility: str, logits: str, backbone: str = "LlamaForCausalLM") -> fs.Family:
     file = folder / "own.toml"
-    file.write_text(f'backbone = "{backbone}"\nvisibility = "{visibility}"\nlogits = "{logits}"\nmask_id = 90\n')
+    fields = {"backbone": backbone, "visibility": visibility, "logits": logits}
+    lines = [f'{name} = "{value}"' for name, value in fields.items()]
+    file.write_text("\n".join([*lines, "mask_id = 90", 'sampler = { name = "llada" }']))
     return read_family(file)
 
 

@@ -76,7 +76,7 @@ def test_every_statistic_equals_plain_numpy(
     query = rng.normal(size=(heads, tokens, dimension)).astype(np.float32) * 2
     key = rng.normal(size=(kv_heads, tokens, dimension)).astype(np.float32) * 2
     value = rng.normal(size=(kv_heads, tokens, dimension + 1)).astype(np.float32)
-    groups = rng.integers(-1, group_count, tokens)
+    groups = rng.integers(0, group_count, tokens)
     columns = (rng.random((tokens, 3)) < 0.5).astype(np.float32)
     rows = np.flatnonzero(rng.random(tokens) < 0.4)
     seen = seen_by_kind(kind, tokens, width)

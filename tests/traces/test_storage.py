@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -191,7 +193,7 @@ def test_others_may_read_it_if_the_umask_says_so(trace, tmp_path):
 
 
 def test_a_folder_that_does_not_exist(trace, tmp_path):
-    with pytest.raises(UserError, match="folder exists"):
+    with pytest.raises(UserError, match="in an existing folder"):
         trace.save(tmp_path / "no" / "t.safetensors")
 
 
@@ -205,5 +207,38 @@ def test_npz_opens_without_pickle(trace, tmp_path):
         header = json.loads(str(data["header"]))
     assert header["model"] == trace.model
     assert header["regions"][0] == ["bos", 0, 1]
-    with pytest.raises(UserError, match="could not be written"):
+    with pytest.raises(UserError, match="cannot be written"):
         trace.to_npz(tmp_path / "no" / "t.npz")
+
+
+def test_what_is_no_plain_file_is_not_replaced(trace, tmp_path):
+    """Renaming over a device would remove it from the system."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("pipe", "folder", "dangling", "absent/t", "n" * 300):
+        for write in (trace.save, trace.to_npz):
+            with pytest.raises(UserError, match="cannot be written"):
+                write(tmp_path / name)
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "folder", "pipe"]
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(trace, saved):
+    """A limit on the size of files stands in for the disk; in a process of its own, as it cannot be lifted."""
+    before = saved.read_bytes()
+    code = f"""
+import resource
+from floatscope import Trace, UserError
+trace = Trace.load({str(saved)!r})
+arrays = dict(trace.arrays)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    trace.save({str(saved)!r})
+except UserError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "could not be written" in done.stdout and "free space" in done.stdout, done.stderr
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]

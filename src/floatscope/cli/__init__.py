@@ -6,7 +6,11 @@ from cyclopts import App, CycloptsError
 
 from floatscope import __version__
 from floatscope.cli.analyses import analyze
+from floatscope.cli.evaluation import evaluate, stress, table
+from floatscope.cli.live import serve
+from floatscope.cli.studies import report, study
 from floatscope.cli.tracing import check, families, trace
+from floatscope.cli.twins import train
 from floatscope.errors import UserError
 
 app = App(
@@ -15,7 +19,7 @@ app = App(
     help="Where attention goes while a masked diffusion language model denoises, and what that does to its answers.",
     help_epilogue="Start with: floatscope families; floatscope trace MODEL --question 'Who ...?' --doc passage.txt",
 )
-for verb in (trace, analyze, check, families):
+for verb in (study, report, serve, evaluate, stress, table, trace, analyze, check, families, train):
     app.command(verb)
 
 

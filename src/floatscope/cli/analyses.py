@@ -19,10 +19,13 @@ def analyze(
     untrained: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=False)] = (),
     null_query: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=False)] = (),
     detector: str = "zscore(3)",
+    normalisation: Literal["rows", "visible"] = "rows",
+    alpha: float | None = None,
+    layer: int = -1,
     seed: int = 0,
     theme: Literal["light", "dark"] = "light",
 ) -> None:
-    """Run an analysis of traces: tables with controls as parquet, a figure as SVG, PDF and HTML.
+    """Run an analysis of traces: tables with controls as parquet, figures as SVG, PDF and HTML.
 
     Example: floatscope analyze drift runs/first --out runs/drift
 
@@ -31,15 +34,21 @@ def analyze(
     analysis
         One of anchors, drift, absorption, token_classes, dispersion, retrieval_heads, flow, qk, query_state, task_dependence, compat.
     traces
-        Runs, folders of traces or trace files.
+        Runs, folders of traces or trace files; control passes of a run are used as controls.
     out
-        Folder for tables and figure; made if needed.
+        Folder for tables and figures; made if needed.
     untrained
         Traces of the same model with random weights: the control "untrained".
     null_query
         Traces with a question that asks nothing: the control of retrieval heads.
     detector
         What counts as an anchor: zscore(3), top1, rulli(...), gu(0.3), soft(2,5).
+    normalisation
+        Received attention over all rows, or over the rows that see the column.
+    alpha
+        Weight of attention against the residual stream in the rollout, 0 to 1 (flow).
+    layer
+        Layer of the heatmaps (drift, and qk of traces kept with --keep matrices); -1 is the last.
     seed
         Seed of bootstrap and random controls.
     theme
@@ -48,19 +57,26 @@ def analyze(
     import polars
     from rich.console import Console
 
-    from floatscope.analysis import ANALYSES, Controls, Options
+    from floatscope.analysis import ANALYSES, Options
     from floatscope.analysis import analyze as run
-    from floatscope.analysis.reading import find_traces
-    from floatscope.report.figures import save_figure
+    from floatscope.analysis.reading import find_traces, split_controls
+    from floatscope.report.drawing import save_figure
+    from floatscope.report.heatmaps import trace_heatmaps
 
-    controls = Controls(*(find_traces(*places) if places else () for places in (untrained, null_query)))
-    options = Options(detector=detector, seed=seed)
-    result = run(analysis, find_traces(*traces, progress=analysis), options, controls)
+    if alpha is not None and analysis != "flow":
+        raise UserError(f"--alpha is a setting of flow, not of {analysis}; leave it out.")
+    options = Options(detector, normalisation, seed)
+    given = (find_traces(*places).paths if places else () for places in (untrained, null_query))
+    files, controls = split_controls(find_traces(*traces, progress=analysis), *given)
+    result = run(analysis, files, options, controls, **({} if alpha is None else {"alpha": alpha}))
+    charts = {analysis: ANALYSES[analysis].figure(result, theme)}
+    charts |= trace_heatmaps(analysis, files, layer, options, theme)
     try:
         paths = result.save(out)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}") from error
-    paths += save_figure(ANALYSES[analysis].figure(result, theme), out / analysis)
+    for stem, chart in charts.items():
+        paths += save_figure(chart, out / stem)
     with polars.Config(tbl_width_chars=Console().width, tbl_cols=-1, tbl_hide_dataframe_shape=True, tbl_rows=12):
         print(result.table)
     for note in result.notes:

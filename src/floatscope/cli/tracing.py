@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from floatscope.cli.shared import load_model, progress_bar
+from floatscope.cli.shared import literal_console, load_model, progress_bar
 from floatscope.errors import UserError
 
 if TYPE_CHECKING:
-    from floatscope.models.model import Model
-    from floatscope.qa.prompts import Prompt
+    from floatscope.decoding import Step
     from floatscope.traces import Trace
 
 
@@ -81,27 +81,40 @@ def trace(
         cpu, cuda, mps, ...
     """  # noqa: E501  an example must stay on one line to be copied
     from floatscope.decoding import make_sampler
+    from floatscope.qa.prompts import build_prompt
+    from floatscope.traces.storage import writable
     from floatscope.tracing import trace as run
 
     documents = _documents(doc, gold)
-    if out.is_dir() or not out.parent.is_dir():
-        raise UserError(f"{out} cannot be written: name a file in an existing folder, such as t.safetensors")
+    _require_text(question, *answer)
+    writable(out)
     loaded = load_model(model, family, dtype, device)
+    if loaded.tokenizer is None:
+        raise UserError(f"{model} has no tokenizer beside its weights, so text cannot be read: add tokenizer.json")
     chosen: dict[str, Any] = dict(loaded.family.sampler)
     if sampler is not None and sampler != chosen["name"]:
         chosen = {"name": sampler}
     given = {"length": length, "steps": steps, "block": block, "alg": alg, "threshold": threshold}
     given |= {"temperature": temperature, "seed": seed or None}
     how = make_sampler(**chosen | {name: value for name, value in given.items() if value is not None})
-    prompt = _prompt(loaded, question, documents, answer)
+    prompt = build_prompt(loaded.tokenizer, question, documents, answer)
+    known = {"sample": question, "answers": answer}
     with progress_bar() as progress:
-        task = progress.add_task("denoising" if loaded.mask_id is not None else "generating", total=None)
-        progress.update(task, total=getattr(how, "steps", how.length))
-        metadata = {"sample": question}
-        found = run(loaded, prompt, how, keep=keep, metadata=metadata, on_step=lambda _: progress.advance(task))
-    assert not isinstance(found, list)
+        task = progress.add_task("generating" if loaded.family.is_arm else "denoising", total=None)
+
+        def advance(step: Step) -> None:
+            if step.index == 0:
+                progress.update(task, total=how.step_bounds(len(prompt.ids), loaded.block)[1])
+            progress.advance(task)
+
+        found = run(loaded, prompt, how, keep=keep, metadata=known, on_step=advance)
+        assert not isinstance(found, list)
+        progress.update(task, total=found.steps)  # it may have ended early
+    prediction = loaded.tokenizer.decode(found.canvas[found.prompt_length :], skip_special_tokens=True).strip()
+    found = replace(found, metadata={**found.metadata, "prediction": prediction})
     found.save(out)
-    _show_trace(loaded, found, out)
+    print(f"answer: {prediction!r}")
+    _show_trace(found, out)
 
 
 def check(model: str, *, family: str | None = None, dtype: str | None = None, device: str | None = None) -> int:
@@ -120,8 +133,8 @@ def check(model: str, *, family: str | None = None, dtype: str | None = None, de
     device
         cpu, cuda, mps, ...
     """
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from floatscope.models.check import check as run
 
@@ -129,8 +142,8 @@ def check(model: str, *, family: str | None = None, dtype: str | None = None, de
     findings = run(loaded)
     table = Table("check", "result", "detail", title=repr(loaded), title_justify="left")
     for finding in findings:
-        table.add_row(finding.name, "passed" if finding.passed else "[bold red]failed[/]", finding.detail)
-    Console().print(table)
+        table.add_row(finding.name, "passed" if finding.passed else Text("failed", "bold red"), finding.detail)
+    literal_console().print(table)
     return 0 if all(finding.passed for finding in findings) else 1
 
 
@@ -139,7 +152,6 @@ def families() -> None:
 
     Example: floatscope families
     """
-    from rich.console import Console
     from rich.table import Table
 
     from floatscope.models.families import FAMILIES
@@ -149,8 +161,18 @@ def families() -> None:
         mask = "no mask" if row.is_arm else f"mask {row.mask_id or 'as the checkpoint says'}"
         how = f"{row.backbone}, {row.visibility}, logits {row.logits}, {mask}, sampler {row.sampler['name']}"
         table.add_row(row.name, how, row.examples)
-    Console().print(table)
-    Console().print("Another one can be declared in a TOML file and passed as --family my.toml.")
+    console = literal_console()
+    console.print(table)
+    console.print("Another one can be declared in a TOML file and passed as --family my.toml.")
+
+
+def _require_text(*given: str) -> None:
+    """Bytes of another encoding come from the terminal as lone surrogates, which no tokenizer takes."""
+    for text in given:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"{text!r} is not UTF-8 text: check the encoding of your terminal") from error
 
 
 def _documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
@@ -162,7 +184,7 @@ def _documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
     documents = []
     for number, path in enumerate(paths, 1):
         try:
-            text = path.read_text(encoding="utf-8").strip()
+            text = path.read_text(encoding="utf-8-sig").strip()  # a byte order mark is no text
         except OSError as error:
             raise UserError(f"cannot read the document {path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -177,21 +199,10 @@ def _documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
     return documents
 
 
-def _prompt(model: Model, question: str, documents: list[Any], answers: tuple[str, ...]) -> Prompt:
-    from floatscope.qa.prompts import build_prompt
-
-    if model.tokenizer is None:
-        raise UserError(f"{model.name} has no tokenizer beside its weights, so text cannot be read: add tokenizer.json")
-    return build_prompt(model.tokenizer, question, documents, answers)
-
-
-def _show_trace(model: Model, found: Trace, out: Path) -> None:
-    """The answer, and for each layer which token received most at the first and at the last step."""
-    from rich.console import Console
+def _show_trace(found: Trace, out: Path) -> None:
+    """For each layer, which token received most at the first and at the last step."""
     from rich.table import Table
 
-    answer = model.tokenizer.decode(found.canvas[found.prompt_length :], skip_special_tokens=True).strip()
-    print(f"answer: {answer!r}")
     table = Table("layer", "most attended at the first step", "at the last step", title_justify="left")
     table.title = f"{found.model}: {found.steps} steps x {found.layers} layers x {len(found.canvas)} tokens"
     for layer, received in enumerate(found.received.swapaxes(0, 1)):  # [step, token]
@@ -202,5 +213,5 @@ def _show_trace(model: Model, found: Trace, out: Path) -> None:
             text = "still masked" if slot >= 0 and found.masked[step, slot] else repr(found.texts_or_ids[token])
             cells.append(f"{text} at {token}: {received[step, token]:.1%}")
         table.add_row(str(layer), *cells)
-    Console().print(table, markup=False)
+    literal_console().print(table)
     print(f"{out} ({out.stat().st_size / 1e6:.2f} MB); open it with floatscope.Trace.load")

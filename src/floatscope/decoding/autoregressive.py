@@ -33,6 +33,10 @@ class AutoregressiveSampler:
         require_number(owner, "temperature", self.temperature, "[0, inf)")
         require_seed(owner, self.seed)
 
+    def step_bounds(self, prompt_length: int, family_block: int | None) -> tuple[int, int]:
+        """An eos may come at once or never."""
+        return 1, self.length
+
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         """Extend the prompts; the slots after a sample's eos keep what the batch had in them."""
         require_arm(self, denoiser, batch)

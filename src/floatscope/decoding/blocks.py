@@ -44,6 +44,6 @@ def answer_blocks(length: int, block: int, prompt_length: int, family_block: int
 
 
 def quotas(masked: int, steps: int) -> list[int]:
-    """Slots to commit at each step of a block: `masked // steps`, the remainder to the first steps."""
+    """Slots to commit at each step of a block: `masked // steps`, the remainder to the first steps, until all are."""
     each, rest = divmod(masked, steps)
-    return [each + (step < rest) for step in range(steps)]
+    return [each + (step < rest) for step in range(min(steps, masked))]

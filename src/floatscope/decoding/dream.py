@@ -76,6 +76,17 @@ class DreamSampler:
                 " hold_eos, or choose another alg."
             )
 
+    def step_bounds(self, prompt_length: int, family_block: int | None) -> tuple[int, int]:
+        """By chance (`origin`) all may be revealed at once; otherwise the schedule is fixed."""
+        if self.alg == "origin":
+            return 1, self.steps
+        masked, shares = self.length, self._shares()
+        for index in range(self.steps):
+            masked -= int(masked * shares[index])
+            if masked == 0:
+                return index + 1, index + 1
+        raise AssertionError("the last step reveals all that is left")
+
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         """Fill the batch; all samples share the schedule and stop when they have nothing left to fill."""
         mask_id = require_mdm(self, denoiser, batch)
@@ -84,9 +95,7 @@ class DreamSampler:
                 f"{type(self).__name__} fills the whole answer at once, but this model is block-causal with"
                 f" blocks of {denoiser.block}: use LLaDASampler or ThresholdSampler."
             )
-        times = torch.linspace(1, self.eps, self.steps + 1)  # float32, as published: int() truncates on it
-        shares = 1 - times[1:] / times[:-1]
-        shares[-1] = 1.0
+        shares = self._shares()
         fillings = [_Filling(self, shares, denoiser.eos_ids, random_stream(seed)) for seed in batch.seeds]
         return denoise(
             batch,
@@ -94,6 +103,13 @@ class DreamSampler:
             fillings,
             lambda canvas, positions: denoiser.score(canvas, batch.pads, positions),
         )
+
+    def _shares(self) -> Tensor:
+        """[steps]: the share 1 - s/t of what is masked that each step reveals, 1 at the last."""
+        times = torch.linspace(1, self.eps, self.steps + 1)  # float32, as published: int() truncates on it
+        shares = 1 - times[1:] / times[:-1]
+        shares[-1] = 1.0
+        return shares
 
 
 @dataclass(frozen=True, eq=False)

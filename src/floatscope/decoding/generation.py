@@ -122,6 +122,7 @@ def make_batch(
     denoiser: Denoiser, prompts: Sequence[Ids], sampler: Sampler, seeds: Sequence[int] | None = None
 ) -> Batch:
     """Left pad the prompts with 0 to one width and add the answer slots: masks, or 0 for an ARM."""
+    _require_room(denoiser, prompts, sampler.length)
     if seeds is None:
         seeds = [getattr(sampler, "seed", 0)] * len(prompts)  # a sampler without chance has no seed
     elif not isinstance(seeds, Sequence | np.ndarray) or isinstance(seeds, str) or len(seeds) != len(prompts):
@@ -137,3 +138,13 @@ def make_batch(
         row[:pad] = 0
         row[pad:width] = torch.from_numpy(prompt)
     return Batch(tokens, pads, sampler.length, tuple(seeds))
+
+
+def _require_room(denoiser: Denoiser, prompts: Sequence[Ids], length: int) -> None:
+    """Every prompt and its answer fit the model's context, whatever the others of the batch need."""
+    longest = max(len(prompt) for prompt in prompts)
+    if denoiser.context is not None and longest + length > denoiser.context:
+        raise UserError(
+            f"A prompt of {longest} tokens and {length} answer slots do not fit the model's context of"
+            f" {denoiser.context} tokens: shorten the prompt or ask for fewer slots."
+        )

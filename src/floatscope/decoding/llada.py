@@ -62,11 +62,14 @@ class LLaDASampler:
             require_whole(owner, "block", self.block)
             check_division(owner, self.length, self.block, self.steps)
 
+    def step_bounds(self, prompt_length: int, family_block: int | None) -> tuple[int, int]:
+        """The schedule is fixed: both bounds are its length."""
+        steps = len(self._schedule(prompt_length, family_block, [True] * self.length))
+        return steps, steps
+
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         """Fill the batch; each sample follows its own schedule of blocks and quotas."""
         mask_id = require_mdm(self, denoiser, batch)
-        block = resolve_block(type(self).__name__, self.length, self.block, denoiser.block)
-        check_division(type(self).__name__, self.length, block, self.steps)
         columns = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
         prompt = (columns >= batch.pads[:, None]) & (columns < batch.prompt_width)  # [B, T]
 
@@ -82,7 +85,7 @@ class LLaDASampler:
         fillings = [
             _Filling(
                 self,
-                self._schedule(answer_blocks(self.length, block, prompt_length, denoiser.block), block, row),
+                self._schedule(prompt_length, denoiser.block, row),
                 denoiser.eos_ids,
                 random_stream(seed),
             )
@@ -90,11 +93,15 @@ class LLaDASampler:
         ]
         return denoise(batch, mask_id, fillings, score)
 
-    def _schedule(self, blocks: list[range], block: int, masked: list[bool]) -> list[tuple[range, int]]:
-        """(block, quota) of each step of a sample. Quotas of 0 come only when the block is full: dropped."""
+    def _schedule(self, prompt_length: int, family_block: int | None, masked: list[bool]) -> list[tuple[range, int]]:
+        """(block, quota) of each step of a sample; steps that would find their block full are dropped."""
+        block = resolve_block(type(self).__name__, self.length, self.block, family_block)
+        check_division(type(self).__name__, self.length, block, self.steps)
         steps = self.steps // (self.length // block)
         return [
-            (slots, quota) for slots in blocks for quota in quotas(sum(masked[slot] for slot in slots), steps) if quota
+            (slots, quota)
+            for slots in answer_blocks(self.length, block, prompt_length, family_block)
+            for quota in quotas(sum(masked[slot] for slot in slots), steps)
         ]
 
 

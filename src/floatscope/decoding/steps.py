@@ -84,6 +84,11 @@ class Denoiser(Protocol):
         """Block size of a block_causal family, else None."""
         ...
 
+    @property
+    def context(self) -> int | None:
+        """The longest canvas it was made for, if known."""
+        ...
+
     def score(self, tokens: Tensor, pads: Tensor, positions: Tensor, conditional: bool = True) -> Tensor:
         """Logits [B, N, V] FOR the token at each of `positions` [B, N]: the logit shift is already applied.
 
@@ -107,6 +112,10 @@ class Sampler(Protocol):
     @property
     def length(self) -> int:
         """Answer slots."""
+        ...
+
+    def step_bounds(self, prompt_length: int, family_block: int | None) -> tuple[int, int]:
+        """The fewest and the most steps it takes to fill the slots after a prompt of so many tokens."""
         ...
 
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:

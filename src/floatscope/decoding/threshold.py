@@ -41,13 +41,15 @@ class ThresholdSampler:
             require_whole(owner, "block", self.block)
             check_division(owner, self.length, self.block)
 
+    def step_bounds(self, prompt_length: int, family_block: int | None) -> tuple[int, int]:
+        """A block takes one step where all of it is sure, and one a slot where nothing is."""
+        return len(self._blocks(prompt_length, family_block)), self.length
+
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         """Fill the batch; each sample moves to its next block when it has filled the one before."""
         mask_id = require_mdm(self, denoiser, batch)
-        block = resolve_block(type(self).__name__, self.length, self.block, denoiser.block)
-        check_division(type(self).__name__, self.length, block)
         fillings = [
-            _Filling(self, answer_blocks(self.length, block, prompt_length, denoiser.block), denoiser.eos_ids)
+            _Filling(self, self._blocks(prompt_length, denoiser.block), denoiser.eos_ids)
             for prompt_length in batch.prompt_lengths
         ]
         return denoise(
@@ -56,6 +58,11 @@ class ThresholdSampler:
             fillings,
             lambda canvas, positions: denoiser.score(canvas, batch.pads, positions),
         )
+
+    def _blocks(self, prompt_length: int, family_block: int | None) -> list[range]:
+        block = resolve_block(type(self).__name__, self.length, self.block, family_block)
+        check_division(type(self).__name__, self.length, block)
+        return answer_blocks(self.length, block, prompt_length, family_block)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,11 +1,13 @@
-"""Calls into transformers: quiet, and with one sentence for whatever goes wrong inside."""
+"""Calls into transformers: quiet, and with one sentence for whatever goes wrong inside or does not fit."""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from typing import Any
 
 from floatscope.errors import UserError
 
@@ -26,6 +28,8 @@ def transformers_call(where: str) -> Iterator[None]:
         raise
     except Exception as error:  # a damaged file raises anything here: tokenizers throws Exception itself
         reason = " ".join(str(error).split())[:300] or type(error).__name__
+        if isinstance(error, KeyError):  # says only the key
+            reason = f"nothing is known by the name {reason}"
         raise UserError(f"{where} could not be loaded: {reason}") from error
     finally:
         logging.set_verbosity(verbosity)
@@ -41,3 +45,23 @@ def no_bars() -> Iterator[None]:
         return
     with redirect_stderr(io.StringIO()):
         yield
+
+
+def refuse_mismatch(path: Path, info: Mapping[str, Any]) -> None:
+    """Tensors that were missing, surplus or of another shape, by name: transformers only reports them."""
+    problems = [
+        f"{label} {_some(info.get(key) or ())}"
+        for key, label in (
+            ("missing_keys", "missing tensors"),
+            ("unexpected_keys", "surplus tensors"),
+            ("mismatched_keys", "tensors of another shape"),
+        )
+        if info.get(key)
+    ]
+    if problems:
+        raise UserError(f"{path} does not fit its family: {'; '.join(problems)}; name another family if it is wrong")
+
+
+def _some(names: Any) -> str:
+    listed = sorted(str(n[0] if isinstance(n, tuple) else n) for n in names)
+    return ", ".join(listed[:4]) + (f" and {len(listed) - 4} more" if len(listed) > 4 else "")

@@ -27,9 +27,15 @@ class Finding:
 
 def check(model: Model) -> list[Finding]:
     """Five small forwards that show whether what the probe reports is what the model does."""
+    window = getattr(model.config, "sliding_window", None)
     tokens = max(LEAST_TOKENS, (model.block or 0) + LEAST_TOKENS // 2)
     # Beyond a sliding window not every visible pair has a layer that joins it.
-    tokens = min(tokens, model.context or tokens, getattr(model.config, "sliding_window", None) or tokens)
+    tokens = min(tokens, tokens if model.context is None else model.context, window or tokens)
+    if tokens < 2:
+        raise UserError(
+            f"{model.name} sees {tokens} token at a time (context {model.context}, sliding window {window}): "
+            "there is no attention to trace"
+        )
     ids = _ids(model, tokens)
     no_pads = torch.zeros(1, dtype=torch.long)
     rows = torch.arange(tokens)[None]
@@ -97,6 +103,8 @@ def _attention_sees(model: Model, matrices: Tensor) -> Finding:
     leak = float(matrices[:, :, ~may].sum())
     blind = int((matrices[:, :, may].amax((0, 1)) == 0).sum())
     detail = f"{model.visibility}: mass outside {leak:.1e}, {blind} of {int(may.sum())} visible pairs without any"
+    if window := getattr(model.config, "sliding_window", None):
+        detail += f"; {tokens} tokens, all within the sliding window of {window}"
     return Finding("attention follows visibility", leak == 0 and blind == 0, detail)
 
 
@@ -120,7 +128,7 @@ def _tokens_matter(model: Model, changed: Tensor) -> Finding:
 
 
 def _pads_do_not(model: Model, ids: Tensor, bare: Tensor) -> Finding:
-    pad = 3
+    pad = min(3, ids.shape[1] // 2)
     tokens = ids.shape[1] - pad  # a shorter canvas, so that it fits the context with its pads
     alone = model.forward(ids[:, :tokens], torch.zeros(1, dtype=torch.long), torch.arange(tokens)[None])
     padded = torch.cat([torch.zeros(1, pad, dtype=torch.long), ids[:, :tokens]], 1)

@@ -32,14 +32,14 @@ class Family:
     """Who may see whom."""
     logits: Logits
     """Which row scores position i: `same` row i, `shifted` row i-1 (row 0 for position 0), `next` the ARM's i-1."""
+    sampler: Mapping[str, Any]
+    """Name and settings of the sampler the model's authors use."""
     mask_id: int | None = None
     """Fallback for checkpoints that state no mask token."""
     eos_ids: tuple[int, ...] = ()
     """Ends of turn beside the checkpoint's own eos."""
     block_field: str | None = None
     """Config field that states the block size of a block_causal family."""
-    sampler: Mapping[str, Any] = field(default_factory=dict)
-    """Name and settings of the sampler the model's authors use."""
     model_types: tuple[str, ...] = ()
     """config.json `model_type` values that mean this family."""
     architectures: tuple[str, ...] = ()
@@ -58,6 +58,8 @@ class Family:
     def __post_init__(self) -> None:
         if self.logits not in get_args(Logits):
             raise UserError(f"family {self.name}: logits {self.logits!r} should be same, shifted or next")
+        if not isinstance(self.sampler.get("name"), str):
+            raise UserError(f"family {self.name}: the sampler has no name, such as llada or autoregressive")
         if self.is_arm and self.visibility != CAUSAL:
             raise UserError(f"family {self.name}: logits next need causal visibility, not {self.visibility}")
         for pattern, replacement in self.keys.items():
@@ -219,45 +221,61 @@ def get_family(name: str | Path | Family) -> Family:
     return family
 
 
-# What a field of a family file must be; the others are texts.
-FIELD_KINDS: dict[str, tuple[type, str]] = {
-    "mask_id": (int, "a whole number"),
-    "eos_ids": (list, "a list"),
-    "model_types": (list, "a list"),
-    "architectures": (list, "a list"),
-    "sampler": (dict, "a table"),
-    "keys": (dict, "a table"),
-    "config": (dict, "a table"),
-    "requires": (dict, "a table"),
+# What a field of a family file must be; the others are texts. Lists and tables hold only values of the second type.
+FIELD_KINDS: dict[str, tuple[type, type, str]] = {
+    "mask_id": (int, int, "a whole number"),
+    "eos_ids": (list, int, "a list of whole numbers"),
+    "model_types": (list, str, "a list of texts"),
+    "architectures": (list, str, "a list of texts"),
+    "sampler": (dict, object, "a table"),
+    "keys": (dict, str, "a table of texts"),
+    "config": (dict, str, "a table of texts"),
+    "requires": (dict, object, "a table"),
 }
 
 
-def read_family(path: Path) -> Family:
-    """A user's own family: a TOML table with the fields of `Family`; `base` names a family to start from."""
+def read_family(path: Path, derived: tuple[Path, ...] = ()) -> Family:
+    """A user's own family: a TOML table with the fields of `Family`; `base` names a family or file to start from.
+
+    derived: the files that name this one as their base.
+    """
+    if path.resolve() in derived:
+        raise UserError(f"the family file {path} is its own base: name one of {', '.join(FAMILIES)}")
+    table = _family_table(path)
+    base = None
+    if (named := table.pop("base", None)) is not None:
+        file = named.endswith(".toml")
+        base = read_family(path.parent / named, (*derived, path.resolve())) if file else get_family(named)
+    values = {f.name: getattr(base, f.name) for f in fields(Family)} if base else {}
+    values |= {"name": path.stem} | {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
+    if "visibility" in table:
+        values["visibility"] = Visibility.parse(table["visibility"])
+    missing = [name for name in ("backbone", "visibility", "logits", "sampler") if name not in values]
+    if missing:
+        raise UserError(f"{path}: a family needs {', '.join(missing)}, or `base` to take them from")
+    return Family(**values)
+
+
+def _family_table(path: Path) -> dict[str, Any]:
+    """The fields of a family file, each known and of its kind."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read the family file {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"the family file {path} is not valid TOML: {error}") from error
-    known = {f.name for f in fields(Family)}
-    for key in table.keys() - known - {"base"}:
-        near = difflib.get_close_matches(key, [*known, "base"], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UserError(f"{path}: unknown field {key!r}{hint}")
-    base = get_family(table.pop("base")) if "base" in table else None
-    values = {f.name: getattr(base, f.name) for f in fields(Family)} if base else {}
+    known = [*(f.name for f in fields(Family)), "base"]
     for key, value in table.items():
-        kind, words = FIELD_KINDS.get(key, (str, "a text"))
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UserError(f"{path}: unknown field {key!r}{hint}")
+        kind, inner, words = FIELD_KINDS.get(key, (str, str, "a text"))
+        held = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
+        wrong = [one for one in held if not isinstance(one, inner) or (isinstance(one, bool) and inner is int)]
+        if not isinstance(value, kind) or wrong:
             raise UserError(f"{path}: {key} should be {words}, not {value!r}")
-    values |= {"name": path.stem} | {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
-    if "visibility" in table:
-        values["visibility"] = Visibility.parse(table["visibility"])
-    missing = [name for name in ("backbone", "visibility", "logits") if name not in values]
-    if missing:
-        raise UserError(f"{path}: a family needs {', '.join(missing)}, or `base` to take them from")
-    return Family(**values)
+    return table
 
 
 def recognise(config: Mapping[str, Any], source: str) -> Family:

@@ -17,14 +17,16 @@ import torch
 from floatscope import __version__
 from floatscope.cache import cache_folder
 from floatscope.errors import UserError
-from floatscope.models.calls import no_bars, transformers_call
+from floatscope.models.calls import refuse_mismatch, transformers_call
 from floatscope.models.check import require
 from floatscope.models.families import Family, get_family, recognise
+from floatscope.models.gguf import load_gguf
 from floatscope.models.model import Model
-from floatscope.models.tokenizer import load_gguf_tokenizer, load_tokenizer
+from floatscope.models.tokenizer import load_tokenizer
 
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -58,8 +60,7 @@ def load(
         common["device_map"] = device_map
     if path.suffix == ".gguf":
         chosen = get_family(family if family is not None else "causal")
-        backbone = _load_gguf(path, common)
-        tokenizer = load_gguf_tokenizer(path)
+        backbone, tokenizer = load_gguf(path, common)
     else:
         config = read_config(path)
         chosen = get_family(family) if family is not None else recognise(config, str(source))
@@ -69,6 +70,8 @@ def load(
     if target is not None:
         with transformers_call(f"{source} on device {device}"):
             backbone.to(target)
+    if backbone.get_input_embeddings().weight.is_meta:
+        raise UserError(f"{source}: its embedding was put on no device, where nothing can be computed: use another one")
     refuse_broken(backbone, str(source))
     model = Model(backbone, chosen, tokenizer, name=_name(source), mask_id=mask_id)
     return require(model) if check else model
@@ -125,6 +128,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         ggufs = ", ".join(sorted(p.name for p in folder.glob("*.gguf")))
         hint = f"; to load a GGUF give its path ({ggufs})" if ggufs else ""
         raise UserError(f"{folder} has no config.json{hint}") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(config, dict):
@@ -148,7 +153,9 @@ def refuse_pickles(folder: Path) -> None:
 def refuse_broken(backbone: torch.nn.Module, source: str) -> None:
     """NaN or infinite weights would give NaN attention everywhere."""
     for name, tensor in backbone.state_dict().items():
-        if tensor.is_floating_point() and not tensor.is_meta and not bool(torch.isfinite(tensor).all()):
+        if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
+            continue
+        if not bool(torch.isfinite(torch.stack(tensor.aminmax())).all()):  # in one pass: NaN is both least and largest
             raise UserError(f"{source}: tensor {name} has NaN or infinite values; the checkpoint is damaged")
 
 
@@ -162,8 +169,11 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
                 f"since {family.backbone} cannot compute anything else"
             )
     cls = getattr(transformers, family.backbone, None)
-    if cls is None:
-        raise UserError(f"family {family.name}: transformers has no class {family.backbone!r}")
+    if not hasattr(cls, "from_pretrained") or "For" not in family.backbone:
+        raise UserError(
+            f"family {family.name}: {family.backbone!r} is no model class of transformers with a language-model head, "
+            "such as LlamaForCausalLM"
+        )
     arguments = dict(common)
     with transformers_call(f"{path}"):
         if not family.backbone.startswith("Auto"):
@@ -174,7 +184,7 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
             path, use_safetensors=True, trust_remote_code=False, local_files_only=True, output_loading_info=True,
             ignore_mismatched_sizes=True, **arguments,
         )  # fmt: skip
-    _refuse_mismatch(path, info)
+    refuse_mismatch(path, info)
     return backbone
 
 
@@ -212,54 +222,24 @@ def renamed_tensors(folder: Path, family: Family) -> dict[str, str]:
     return renamed
 
 
-def _refuse_mismatch(path: Path, info: Mapping[str, Any]) -> None:
-    problems = [
-        f"{label} {_some(info.get(key) or ())}"
-        for key, label in (
-            ("missing_keys", "missing tensors"),
-            ("unexpected_keys", "surplus tensors"),
-            ("mismatched_keys", "tensors of another shape"),
-        )
-        if info.get(key)
-    ]
-    if problems:
-        raise UserError(f"{path} does not fit its family: {'; '.join(problems)}; name another family if it is wrong")
-
-
-def _some(names: Any) -> str:
-    listed = sorted(str(n[0] if isinstance(n, tuple) else n) for n in names)
-    return ", ".join(listed[:4]) + (f" and {len(listed) - 4} more" if len(listed) > 4 else "")
-
-
-def _load_gguf(path: Path, common: Mapping[str, Any]) -> Any:
-    import transformers
-
-    cls: Any = transformers.AutoModelForCausalLM
-    with no_bars(), transformers_call(str(path)):
-        backbone, info = cls.from_pretrained(path.parent, gguf_file=path.name, output_loading_info=True, **common)
-    _refuse_mismatch(path, info)
-    # The weights are plain tensors by now; without this, save_pretrained takes them for quantized ones and refuses.
-    backbone.hf_quantizer = None
-    backbone.config.__dict__.pop("quantization_config", None)
-    return backbone
-
-
 def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    if dtype is None or isinstance(dtype, torch.dtype):
+    if dtype is None or dtype in DTYPES.values():
         return dtype
-    found = getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype):
-        raise UserError(f"unknown dtype {dtype!r}: use float32, float16 or bfloat16")
-    return found
+    if dtype not in DTYPES:
+        raise UserError(f"unknown dtype {dtype!r}: use {', '.join(DTYPES)}")
+    return DTYPES[dtype]
 
 
 def _device(device: str | torch.device | None) -> torch.device | None:
     if device is None:
         return None
     try:
-        return torch.device(device)
+        found = torch.device(device)
     except RuntimeError as error:
         raise UserError(f"unknown device {device!r}: use cpu, cuda, cuda:0, mps, ...") from error
+    if found.type == "meta":
+        raise UserError("device 'meta' holds no numbers, so nothing can be computed there: use cpu, cuda, mps, ...")
+    return found
 
 
 def _name(source: str | Path) -> str:

@@ -180,7 +180,9 @@ class Model:
 
     def _block_size(self, family: Family) -> Visibility:
         stated = getattr(self.config, family.block_field, None) if family.block_field else None
-        return Visibility("block_causal", int(stated)) if stated else family.visibility
+        if stated is not None and (not isinstance(stated, int) or isinstance(stated, bool) or stated < 1):
+            raise UserError(f"{self.name}: config field {family.block_field} is {stated!r}, not a block size")
+        return Visibility("block_causal", stated) if stated else family.visibility
 
     def _mask_id(self, given: int | None) -> int:
         stated = getattr(self.config, "mask_token_id", None)

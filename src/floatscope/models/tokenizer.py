@@ -32,14 +32,6 @@ def load_tokenizer(folder: Path, family: Family, model_type: str | None) -> Any:
         return cls.from_pretrained(folder, local_files_only=True)
 
 
-def load_gguf_tokenizer(path: Path) -> Any:
-    """The tokenizer inside a GGUF file."""
-    from transformers import AutoTokenizer
-
-    with transformers_call(f"the tokenizer of {path}"):
-        return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-
-
 def _stated(folder: Path) -> dict[str, Any]:
     """What the checkpoint itself says of its tokenizer; a token stated as null is stated."""
     stated: dict[str, Any] = {}

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from floatscope.probe.layout import Layout, RowBlock
+from floatscope.probe.layout import Layout
 
-# Floats of one block of scores: large enough for the matrix products, small enough to stay in cache between them.
-BLOCK_FLOATS = 800_000
-LEAST_ROWS = 32
-MOST_RUNS = 24
+# Floats of one block of scores, so that it stays in a core's cache from the scores to the group sums. A GPU wants
+# few large blocks instead.
+BLOCK_FLOATS, GPU_BLOCK_FLOATS = 200_000, 64_000_000
+LEAST_ROWS, MOST_ROWS = 64, 256
 
 
 @dataclass(frozen=True)
@@ -107,48 +107,43 @@ def attend(
     Query head h uses key-value head h // (H / Hkv). Scores and softmax are float32 whatever the inputs are.
     """
     heads, tokens, _ = query.shape
-    kv_heads = len(key)
-    share = heads // kv_heads
+    share = heads // len(key)
     device = query.device
-    query = query.unflatten(0, (kv_heads, share))  # [Hkv, share, T, d]
-    key_t, value32 = key.float().transpose(1, 2), value.float()
+    query, value = query.float(), value.float()
+    key_t = key.float().transpose(1, 2).contiguous()  # [Hkv, d, T]
+    result = output if output.dtype == torch.float32 else workspace.take("result", tuple(output.shape), device)
     sums = workspace.take("sums", (heads, layout.group_count, tokens), device).zero_()
     interest = workspace.take("interest", (heads, len(layout.rows), tokens), device)
     if visible.causal:
         interest.zero_()  # keys after a block's last row are not computed
-    size = max(LEAST_ROWS, BLOCK_FLOATS // (share * tokens))
-    for block in layout.blocks(size):
-        keys = block.stop if visible.causal else tokens  # a causal block needs no key after its last row
-        rows = block.stop - block.start
-        for h in range(kv_heads):
-            scaled = workspace.take("scaled", (share, rows, query.shape[-1]), device)
-            torch.mul(query[h, :, block.start : block.stop].float(), scale, out=scaled)
-            scores = workspace.take("scores", (share * rows, keys), device)
-            torch.mm(scaled.view(share * rows, -1), key_t[h, :, :keys], out=scores)
-            per_head = scores.view(share, rows, keys)
+    blocks = layout.blocks(_rows_in_block(tokens, device))
+    for head in range(heads):
+        for block in blocks:
+            rows, keys = block.stop - block.start, block.stop if visible.causal else tokens
+            scores = workspace.take("scores", (rows, keys), device)
+            own = query[head, block.start : block.stop]
+            scores.addmm_(own, key_t[head // share, :, :keys], beta=0, alpha=scale)
             if softcap is not None:
                 scores.div_(softcap).tanh_().mul_(softcap)
-            visible.hide(per_head, block.start)
+            visible.hide(scores, block.start)
             torch.softmax(scores, -1, out=scores)
-            mine = slice(h * share, (h + 1) * share)
-            found = workspace.take("found", (share * rows, value.shape[-1]), device)
-            torch.mm(scores, value32[h, :keys], out=found)
-            output[block.start : block.stop, mine] = found.view(share, rows, -1).transpose(0, 1)
-            _add_groups(sums[mine, :, :keys], per_head, block, workspace)
+            torch.mm(scores, value[head // share, :keys], out=result[block.start : block.stop, head])
+            present, member = block.members
+            if isinstance(present, slice):
+                sums[head, present, :keys].addmm_(member, scores)
+            else:
+                sums[head, :, :keys].index_add_(0, present, member @ scores)
             if isinstance(block.local, slice) or len(block.local):
-                interest[mine, block.interest, :keys] = per_head[:, block.local]
+                interest[head, block.interest, :keys] = scores[block.local]
+    if result is not output:
+        output.copy_(result)
     return _statistics(sums, interest, layout, workspace)
 
 
-def _add_groups(sums: Tensor, probabilities: Tensor, block: RowBlock, workspace: Workspace) -> None:
-    """Add the block's column sums [share, rows, keys] to its groups [share, G, keys]."""
-    if len(block.runs) <= MOST_RUNS:  # one pass over the probabilities, however many groups
-        column = workspace.take("column", (len(sums), sums.shape[-1]), sums.device)
-        for group, start, stop in block.runs:
-            sums[:, group].add_(torch.sum(probabilities[:, start:stop], 1, out=column))
-    else:  # as when every answer row of an ARM is a group of its own
-        present, member = block.members
-        sums.index_add_(1, present, torch.matmul(member, probabilities))
+def _rows_in_block(tokens: int, device: torch.device) -> int:
+    if device.type != "cpu":
+        return max(1, GPU_BLOCK_FLOATS // tokens)
+    return min(MOST_ROWS, max(LEAST_ROWS, BLOCK_FLOATS // tokens))
 
 
 def _statistics(sums: Tensor, interest: Tensor, layout: Layout, workspace: Workspace) -> LayerStatistics:

@@ -15,7 +15,7 @@ class Layout:
     """Fixed for one forward, shared by all layers. T rows, G groups, C column sets, N rows of interest."""
 
     groups: Tensor
-    """Group of each row, int64 [T]; -1 for a row that no group counts."""
+    """Group of each row, int64 [T]."""
     group_count: int
     """G."""
     columns: Tensor
@@ -33,7 +33,7 @@ class Layout:
     @cached_property
     def group_rows(self) -> Tensor:
         """How many rows each group has, int64 [G]."""
-        return torch.bincount(self.groups[self.groups >= 0], minlength=self.group_count)
+        return torch.bincount(self.groups, minlength=self.group_count)
 
     def to(self, device: torch.device) -> Layout:
         """The same on another device; kept, since every layer asks."""
@@ -55,13 +55,8 @@ class Layout:
 
     def _block(self, start: int, stop: int) -> RowBlock:
         ids = self.groups[start:stop]
-        group, lengths = ids.unique_consecutive(return_counts=True)
-        ends = lengths.cumsum(0)
-        runs = tuple(
-            (int(g), int(end - length), int(end)) for g, length, end in zip(group, lengths, ends, strict=True) if g >= 0
-        )
         inside = ((self.rows >= start) & (self.rows < stop)).nonzero()[:, 0]
-        return RowBlock(start, stop, ids, runs, _as_slice(inside), _as_slice(self.rows[inside] - start))
+        return RowBlock(start, stop, ids, _as_slice(inside), _as_slice(self.rows[inside] - start))
 
 
 def _as_slice(places: Tensor) -> slice | Tensor:
@@ -79,16 +74,13 @@ class RowBlock:
     stop: int
     groups: Tensor
     """Group of each row of the block."""
-    runs: tuple[tuple[int, int, int], ...]
-    """(group, start, stop) of neighbouring rows of one group, counted from the block's start."""
     interest: slice | Tensor
     """Places of the block's rows of interest in Layout.rows."""
     local: slice | Tensor
     """The same rows, counted from the block's start."""
 
     @cached_property
-    def members(self) -> tuple[Tensor, Tensor]:
-        """Groups present, int64 [P], and one-hot membership of the rows, float32 [P, rows]."""
+    def members(self) -> tuple[slice | Tensor, Tensor]:
+        """The P groups present, and one-hot membership of the rows in them, float32 [P, rows]."""
         present = self.groups.unique()
-        present = present[present >= 0]
-        return present, (self.groups[None] == present[:, None]).float()
+        return _as_slice(present), (self.groups[None] == present[:, None]).float()

@@ -10,7 +10,6 @@ and means over runs of rows are differences of prefix sums. q and k as the layer
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
 import torch
 from torch import Tensor
@@ -32,26 +31,25 @@ class QKSums:
 
 def qk_sums(query: Tensor, key: Tensor, first: Tensor, last: Tensor) -> QKSums:
     """From query [H, T, d] and key [Hkv, T, d]; key j is seen by rows first[j] <= i < last[j]."""
-    tokens = query.shape[1]
-    query = query.float().unflatten(0, (len(key), -1))  # [Hkv, share, T, d]
-    key = key.float()
+    heads, tokens, _ = query.shape
+    share = heads // len(key)
+    query, key = query.float(), key.float()
     tiny = torch.finfo(torch.float32).tiny
-    query_norm, key_norm = query.norm(dim=-1), key.norm(dim=-1)  # [Hkv, share, T], [Hkv, T]
-    weights = torch.stack([torch.ones_like(query_norm), 1 / query_norm.clamp(min=tiny)], 2)  # [Hkv, share, 2, T]
+    query_norm, key_norm = query.norm(dim=-1), key.norm(dim=-1)  # [H, T], [Hkv, T]
+    weights = torch.stack([torch.ones_like(query_norm), 1 / query_norm.clamp(min=tiny)], 1)  # [H, 2, T]
     if bool((first == 0).all() and (last == tokens).all()):
-        means = weights / tokens @ query  # [Hkv, share, 2, d]: of q and of q/|q|
-        dots = means @ key.transpose(1, 2)[:, None]  # [Hkv, share, 2, T]
+        means = torch.bmm(weights, query) / tokens  # [H, 2, d]: of q and of q/|q|
+        dots = torch.bmm(means.view(len(key), share * 2, -1), key.transpose(1, 2)).view_as(weights)  # [H, 2, T]
         norms = query_norm.mean(-1, keepdim=True)
     else:
         dots = torch.empty_like(weights)
-        for kv, head in product(range(len(key)), range(query.shape[1])):  # prefix sums of one head: [T, d] in float64
-            for place, weight in enumerate(weights[kv, head]):
-                mean = _mean_over(query[kv, head] * weight[:, None], first, last)
-                dots[kv, head, place] = (mean * key[kv]).sum(-1)
-        norms = _mean_over(query_norm.flatten(0, 1).T, first, last).T.view_as(query_norm)
-    cos = dots[:, :, 1] / key_norm.clamp(min=tiny)[:, None]
-    norm = norms * key_norm[:, None]
-    return QKSums(dots[:, :, 0].flatten(0, 1), cos.flatten(0, 1), norm.flatten(0, 1), key_norm)
+        for head in range(heads):  # prefix sums of one head: [T, d] in float64
+            for place, weight in enumerate(weights[head]):
+                mean = _mean_over(query[head] * weight[:, None], first, last)
+                dots[head, place] = (mean * key[head // share]).sum(-1)
+        norms = _mean_over(query_norm.T, first, last).T
+    key_norms = key_norm.repeat_interleave(share, 0)  # [H, T]
+    return QKSums(dots[:, 0], dots[:, 1] / key_norms.clamp(min=tiny), norms * key_norms, key_norm)
 
 
 def _mean_over(rows: Tensor, first: Tensor, last: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ steps follow by prefix sums over its answer rows. Array names and axes are those
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from floatscope.probe.layout import Layout
 
 Arrays = dict[str, NDArray[Any]]
 TOP_KEYS = 8
+MOST_FORESEEN = 256  # steps that arrays are made for at once
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,10 @@ class Recorder:
     """What both kinds of run share: named arrays [step, layer, ...] and the reductions that fill them."""
 
     def __init__(self, plan: Plan, layers: int, steps: int) -> None:
-        """`steps`: how many are foreseen; the arrays double if there are more."""
+        """`steps`: the most that there may be."""
         self.plan = plan
         self.layers = layers
-        self._capacity = max(1, steps)
+        self._capacity = max(1, min(steps, MOST_FORESEEN))  # doubles where that is not enough
         self._steps = 0
         self._by_step: Arrays = {}
         self._fixed: Arrays = {}
@@ -92,32 +93,16 @@ class Recorder:
                 arrays[name] = np.stack([[self._matrices[s][layer][name] for layer in layers] for s in steps])
         return arrays, qk_steps
 
-    def _reduce(self, layer: int, first: int, groups: Tensor, group_rows: Tensor, geometry: Geometry) -> None:
-        """Keep what follows from M: groups [S, H, G, T'] and rows per group [S, G] of S steps from `first` on."""
-        plan = self.plan
-        rows = group_rows[:, None, :, None].clamp(min=1)  # [S, 1, G, 1]
-        share = groups.shape[1] // len(geometry.value_norm)
-        value_norm = geometry.value_norm.repeat_interleave(share, 0)  # [H, T']
-        received = groups.sum(2) / group_rows.sum(1)[:, None, None]  # [S, H, T']
-        masked, committed = groups[:, :, plan.masked_group], groups[:, :, plan.committed_group]
-        answer_rows = group_rows[:, [plan.masked_group, plan.committed_group]].sum(1)
-        columns = plan.columns[: groups.shape[-1]].to(groups.device)
-        kept = {
-            "received": received.mean(1),
-            "received_answer": (masked + committed).mean(1) / answer_rows.clamp(min=1)[:, None],
-            "received_masked": masked.mean(1) / rows[:, 0, plan.masked_group],
-            "received_value": (received * value_norm).mean(1),
-            "region_attention": groups @ columns / rows,
-        }
-        if plan.keep == "groups":
-            kept["group_attention"] = groups.mean(1)
-        if plan.every_step:
-            kept["head_attention"] = groups
+    def latest(self, name: str) -> NDArray[Any]:
+        """An array of the last step recorded so far, [layer, ...]."""
+        return self._by_step[name][self._steps - 1].copy()
+
+    def _keep_step(self, layer: int, step: int, kept: Mapping[str, Tensor]) -> None:
+        """Arrays of one step and layer, [..., T'] or [..., C]; tokens that are no keys stay 0."""
         for name, values in kept.items():
-            token_axis = () if name == "region_attention" else (plan.tokens,)
-            inner = values.shape[1:-1] + (token_axis or values.shape[-1:])
-            held = self._at_steps(name, first + len(values), (self.layers, *inner))
-            held[first : first + len(values), layer, ..., : values.shape[-1]] = values.cpu()
+            last = values.shape[-1] if name == "region_attention" else self.plan.tokens
+            held = self._at_steps(name, step + 1, (self.layers, *values.shape[:-1], last))
+            held[step, layer, ..., : values.shape[-1]] = values.cpu()
 
     def _at_steps(self, name: str, steps: int, shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
         """The array of this name with room for `steps` steps."""
@@ -168,9 +153,10 @@ class Recorder:
 class DenoisingRecorder(Recorder):
     """Records an MDM: `start` before a forward, `layer` for each layer, `commit` after the step."""
 
-    def __init__(self, plan: Plan, layers: int, steps: int) -> None:
+    def __init__(self, plan: Plan, layers: int, steps: int, fewest: int = 1) -> None:
+        """`steps`, `fewest`: how many steps there may be, at most and at least."""
         super().__init__(plan, layers, steps)
-        self._middle = steps // 2
+        self._fewest, self._most = fewest, steps
         self._step = -1
         self._layout: Layout | None = None
         self._pending: list[dict[str, Tensor]] = []
@@ -185,19 +171,48 @@ class DenoisingRecorder(Recorder):
         counts = self._at_steps("group_rows", self._step + 1, (plan.group_count,), np.int32)
         counts[self._step] = self._layout.group_rows.cpu()
         self._pending = []
-        if not plan.every_step:  # the first, the middle and the latest step
-            self._geometry = {step: held for step, held in self._geometry.items() if step in (0, self._middle)}
+        if not plan.every_step:
+            # The first step, and those that may yet turn out to be the middle one, n // 2 of n steps.
+            middle = range(max(self._fewest, self._step + 1) // 2, self._most // 2 + 1)
+            self._geometry = {step: held for step, held in self._geometry.items() if step == 0 or step in middle}
         return self._layout
+
+    def finish(self) -> tuple[Arrays, tuple[int, ...]]:
+        """The arrays; geometry of the first, the middle and the last step, unless every step is kept."""
+        if not self.plan.every_step:
+            last = self._steps - 1
+            self._geometry = {step: self._geometry[step] for step in sorted({0, self._steps // 2, last})}
+        return super().finish()
 
     def layer(self, layer: int, statistics: LayerStatistics, geometry: Geometry) -> None:
         """Reduce one layer of the current step."""
         assert self._layout is not None
-        group_rows = self._layout.group_rows.to(statistics.group_sums.device)
-        self._reduce(layer, self._step, statistics.group_sums[None], group_rows[None], geometry)
+        self._keep_step(layer, self._step, self._reduced(statistics.group_sums, geometry))
         self._keep_geometry(layer, self._step, geometry)
         self._pending.append(_row_arrays(statistics))
         if self.plan.matrix_steps is None or self._step in self.plan.matrix_steps:
             self._keep_matrices(layer, self._step, geometry)
+
+    def _reduced(self, groups: Tensor, geometry: Geometry) -> dict[str, Tensor]:
+        """What a step keeps of M = groups [H, G, T]."""
+        assert self._layout is not None
+        plan = self.plan
+        group_rows = self._layout.group_rows.to(groups.device)
+        rows = group_rows[:, None].clamp(min=1)  # [G, 1]
+        received = groups.sum(1) / self._layout.tokens  # [H, T]
+        masked, committed = groups[:, plan.masked_group], groups[:, plan.committed_group]
+        kept = {
+            "received": received.mean(0),
+            "received_answer": (masked + committed).mean(0) / plan.answer,
+            "received_masked": masked.mean(0) / rows[plan.masked_group],
+            "received_value": (received * _per_head(geometry.value_norm, groups)).mean(0),
+            "region_attention": groups @ plan.columns.to(groups.device) / rows,
+        }
+        if plan.keep == "groups":
+            kept["group_attention"] = groups.mean(0)
+        if plan.every_step:
+            kept["head_attention"] = groups
+        return kept
 
     def commit(self, slots: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
         """Keep the rows [n] that predicted the committed slots [n]; the other rows of interest are dropped."""
@@ -231,15 +246,47 @@ class CausalRecorder(Recorder):
 
     def layer(self, layer: int, statistics: LayerStatistics, geometry: Geometry) -> None:
         """Unroll one layer into all its steps."""
-        plan, steps = self.plan, self.plan.answer
-        sums = statistics.group_sums.transpose(0, 1)  # [G + n - 1, H, T - 1]
-        groups = sums[: plan.group_count].transpose(0, 1).repeat(steps, 1, 1, 1)  # [n, H, G, T - 1]
-        groups[1:, :, plan.committed_group] = sums[plan.group_count :].cumsum(0)
-        self._reduce(layer, 0, groups, self._group_rows.to(groups.device), geometry)
+        plan = self.plan
+        prompt = statistics.group_sums[:, : plan.group_count]  # [H, G, T']
+        for step, kept in enumerate(self._unrolled(prompt, statistics.group_sums[:, plan.group_count :], geometry)):
+            self._keep_step(layer, step, kept)
         for step in self._qk_steps:
             self._keep_geometry(layer, step, geometry, plan.prompt + step)
         self._keep_rows(layer, slice(None), _row_arrays(statistics), slice(None))
-        self._keep_matrices(layer, steps - 1, geometry)  # the rows of an earlier step are its first rows
+        self._keep_matrices(layer, plan.answer - 1, geometry)  # the rows of an earlier step are its first rows
+
+    def _unrolled(self, groups: Tensor, answer: Tensor, geometry: Geometry) -> Iterator[dict[str, Tensor]]:
+        """What each step keeps. The prompt's part of M, groups [H, G, T'], is reduced once; from step to step only
+        the group of committed rows grows, by the rows answer [H, n - 1, T']."""
+        plan, own = self.plan, self.plan.committed_group
+        columns = plan.columns[: groups.shape[-1]].to(groups.device)
+        value_norm = _per_head(geometry.value_norm, groups)
+        groups = groups.clone()
+        prompt = groups.sum(1)  # [H, T']
+        regions = groups @ columns / self._group_rows[0, :, None].clamp(min=1).to(groups.device)  # [H, G, C]
+        for step in range(plan.answer):
+            if step:
+                groups[:, own] += answer[:, step - 1]
+                regions[:, own] = groups[:, own] @ columns / step
+            received = (prompt + groups[:, own]) / (plan.prompt + step)
+            by_answer = groups[:, own].mean(0) / max(step, 1)
+            kept = {
+                "received": received.mean(0),
+                "received_answer": by_answer,
+                "received_masked": torch.zeros_like(by_answer),
+                "received_value": (received * value_norm).mean(0),
+                "region_attention": regions,
+            }
+            if plan.keep == "groups":
+                kept["group_attention"] = groups.mean(0)
+            if plan.every_step:
+                kept["head_attention"] = groups
+            yield kept
+
+
+def _per_head(values: Tensor, groups: Tensor) -> Tensor:
+    """Values of key-value heads [Hkv, T'] for the query heads of groups [H, ...]."""
+    return values.repeat_interleave(len(groups) // len(values), 0)
 
 
 def _row_arrays(statistics: LayerStatistics) -> dict[str, Tensor]:

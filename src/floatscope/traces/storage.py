@@ -30,7 +30,7 @@ _DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32",
 
 def save(trace: Trace, path: str | Path, exact: bool = False) -> Path:
     """Write the trace under a temporary name in the same folder, then rename it: never half a file."""
-    path = Path(path)
+    path = writable(path)
     tensors = {name: _narrow(values, exact) for name, values in trace.arrays.items()}
     tensors |= _fixed_tensors(trace)
     header = _header(trace)
@@ -38,7 +38,7 @@ def save(trace: Trace, path: str | Path, exact: bool = False) -> Path:
         name: {"dtype": str(values.dtype), "shape": list(values.shape), "crc32": zlib.crc32(values.data)}
         for name, values in tensors.items()
     }
-    text = json.dumps(header, default=_plain)
+    text = _json(header)
     envelope = {"version": VERSION, "crc32": zlib.crc32(text.encode()), "header": text}
     metadata = {FORMAT: json.dumps(envelope)}  # one entry: safetensors writes several in any order
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
@@ -57,6 +57,18 @@ def save(trace: Trace, path: str | Path, exact: bool = False) -> Path:
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
+    return path
+
+
+def writable(path: str | Path) -> Path:
+    """The path, if a file can be put there; renaming over a device or a pipe would remove it from the system."""
+    path = Path(path)
+    try:
+        possible = path.parent.is_dir() and (path.is_file() or not os.path.lexists(path))
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}): name a file in an existing folder.") from error
+    if not possible:
+        raise UserError(f"{path} cannot be written: name a file, such as t.safetensors, in an existing folder.")
     return path
 
 
@@ -86,9 +98,9 @@ def load(path: str | Path) -> Trace:
 
 def export_npz(trace: Trace, path: str | Path) -> Path:
     """Write arrays, canvas, commits and marks as plain npz members and the rest as JSON text in `header`."""
-    path = Path(path)
+    path = writable(path)
     members = dict(trace.arrays) | {name.partition(".")[2]: v for name, v in _fixed_tensors(trace).items()}
-    header = np.array(json.dumps(_header(trace), default=_plain))
+    header = np.array(_json(_header(trace)))
     try:
         with path.open("wb") as file:
             np.savez_compressed(file, **members, header=header)  # pyright: ignore[reportArgumentType]
@@ -213,6 +225,20 @@ def _narrow(values: NDArray[Any], exact: bool) -> NDArray[Any]:
     return values.astype(np.float16)
 
 
+def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as a trace's file will give it back: tuples are lists, keys are texts, numpy values plain ones."""
+    return json.loads(_json(dict(metadata)))
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(values, default=_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{error}: a trace's file holds texts, numbers, lists and tables, in its metadata and sampler settings too."
+        ) from error
+
+
 def _plain(value: Any) -> Any:
     """numpy values and mappings in sampler settings or metadata, as JSON knows them."""
     if isinstance(value, np.ndarray):
@@ -221,4 +247,4 @@ def _plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{value!r} cannot be stored in a trace's header")
+    raise TypeError(f"{value!r} cannot be stored")

@@ -99,6 +99,11 @@ class Trace:
             f"arrays: {', '.join(self.arrays)})"
         )
 
+    def _repr_html_(self) -> str:
+        from floatscope.report.notebook import trace_html
+
+        return trace_html(self)
+
     def _size(self, axis: str) -> int:
         for name, axes in AXES.items():
             if axis in axes and name in self.arrays:

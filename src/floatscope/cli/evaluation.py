@@ -1,0 +1,208 @@
+"""The verbs that ask models questions: evaluate, stress, table. Each writes a study and runs it as `study` does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from floatscope.study.plan import Curve, TaskPlan
+
+_REPEATED = Parameter(negative="", consume_multiple=False)
+_FLAG = Parameter(negative="")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """What evaluate and stress have in common."""
+
+    model: Annotated[tuple[str, ...], _REPEATED]
+    """A folder, a .gguf file, a hub id or a twin; repeat for more. NAME=SOURCE gives it a name."""
+    task: Annotated[tuple[str, ...], _REPEATED]
+    """world[:KIND[:DOCUMENTS]] (rag, twohop, ...), a .json or .jsonl file or hf:NAME; repeat for more. NAME=SOURCE
+    gives it a name."""
+    out: Path
+    """The run folder; one that is there is taken up where it stopped."""
+    limit: int = 100
+    """Samples of each task."""
+    seed: int = 0
+    """Seed of everything."""
+    length: int = 32
+    """Answer slots."""
+    steps: int | None = None
+    """Denoising steps; default: one a slot."""
+    trace: int = 0
+    """Keep traces of so many samples of each task and condition, with their controls."""
+    batch: int = 16
+    """Samples run together."""
+    workers: int = 1
+    """Processes that share the work, each with its own copy of a model: for small models on a CPU."""
+    corpus: str | None = None
+    """JSON or JSONL file of {title, text}: where distractors and retrieved documents come from."""
+    retrieve: int | None = None
+    """Retrieve so many documents from the corpus in place of the samples' own."""
+    retriever: str = "bm25"
+    """How they are found: bm25, dense or dense:MODEL."""
+    shape: str | None = None
+    """How the files are written, where it is not recognised."""
+    prompt: str = "default"
+    """default, paper, or the path of a template of your own."""
+    raw: Annotated[bool, _FLAG] = False
+    """Leave out the chat template, where the tokenizer has one."""
+    skip_wrong: Annotated[bool, _FLAG] = False
+    """Leave out records that cannot be read, instead of stopping."""
+    retry: Annotated[bool, _FLAG] = False
+    """Run units again that failed before."""
+    family: str | None = None
+    """Name of a family or a TOML file, if it is not recognised."""
+    dtype: str | None = None
+    """float32, bfloat16, ..."""
+    device: str | None = None
+    """cpu, cuda, mps, ..."""
+
+
+def evaluate(asking: Asking, *, documents: str = "0,5") -> int:
+    """Answer questions with and without documents; print scores, gains and comparisons with their intervals.
+
+    Example: floatscope evaluate --model twin-arm --model twin-llada --task world --documents 0,5 --length 8 --out runs/qa
+
+    Parameters
+    ----------
+    documents
+        Numbers of documents to show.
+    """  # noqa: E501  an example must stay on one line to be copied
+    from floatscope.study.plan import Curve
+
+    return _ask("evaluate", asking, [Curve("documents", documents)])
+
+
+def stress(
+    asking: Asking,
+    *,
+    noise: str | None = None,
+    position: str | None = None,
+    layout: str | None = None,
+    slots: str | None = None,
+    question: str | None = None,
+    documents: int = 10,
+    kind: Annotated[tuple[str, ...], _REPEATED] = ("topical",),
+    gold: Annotated[tuple[str, ...], _REPEATED] = ("kept",),
+    distractors: Literal["topical", "random"] = "topical",
+) -> int:
+    """Make question answering harder step by step, beside closed-book, oracle and guess baselines.
+
+    Example: floatscope stress --model twin-arm --model twin-llada --task world --position all --documents 5 --length 8 --out runs/stress
+
+    Parameters
+    ----------
+    noise
+        Numbers of distractors: 0..10.
+    position
+        Places of the gold document, counted from 0: all, or 0,4,9.
+    layout
+        Layouts of two-hop evidence: gap, order, split, duplicated; for tasks whose samples have two gold documents.
+    slots
+        Numbers of answer slots: 8,32,128.
+    question
+        Where the question stands: before, after.
+    documents
+        Documents shown in the position and layout tests, gold included.
+    kind
+        Kind of noise: random, topical, counterfactual; repeat for more.
+    gold
+        Gold documents under noise: kept, removed; repeat for both.
+    distractors
+        Where the other documents of the position and layout tests come from.
+    """  # noqa: E501  an example must stay on one line to be copied
+    from floatscope.errors import UserError
+    from floatscope.study.plan import Curve
+
+    asked = {"noise": noise, "position": position, "layout": layout, "slots": slots, "question": question}
+    curves = [
+        Curve(stressor, values, documents=documents, kinds=kind, gold=gold, distractors=distractors)
+        for stressor, values in asked.items()
+        if values is not None
+    ]
+    if not curves:
+        raise UserError(f"Say what to stress with at least one of {', '.join(f'--{name}' for name in asked)}.")
+    return _ask("stress", asking, curves)
+
+
+def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdown") -> None:
+    """Print the tables of a run: models x tasks with intervals, gains, comparisons, guesses, stress curves.
+
+    Example: floatscope table runs/qa --format latex
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    format
+        How the tables are written.
+    """
+    from floatscope.study.run import Run
+    from floatscope.study.table_text import write_tables
+    from floatscope.study.tables import tables
+
+    print(write_tables(tables(Run(run).results()), format))
+
+
+def _ask(name: str, asking: Asking, curves: list[Curve]) -> int:
+    """Write the study of the flags, run it, print its tables."""
+    from floatscope.cli.running import run_shown
+    from floatscope.study.plan import ModelPlan, PromptPlan, Study
+    from floatscope.study.table_text import write_tables
+    from floatscope.study.tables import tables
+
+    tasks = tuple(_task(text, asking) for text in asking.task)
+    study = Study(
+        name=name,
+        models=tuple(ModelPlan(*_named(text), asking.family, asking.dtype, asking.device) for text in asking.model),
+        tasks=tasks,
+        conditions=tuple(_for_tasks(curve, tasks) for curve in curves),
+        seed=asking.seed,
+        limit=asking.limit,
+        slots=asking.length,
+        steps=asking.steps,
+        batch=asking.batch,
+        workers=asking.workers,
+        traces=asking.trace,
+        prompt=PromptPlan(asking.prompt, asking.raw),
+    )
+    outcome = run_shown(study, asking.out, retry=asking.retry)
+    if outcome is None:
+        return 130
+    print(write_tables(tables(outcome.run.results()), "markdown"))
+    return 0
+
+
+def _named(text: str) -> tuple[str, str]:
+    """NAME=SOURCE, or a source that is its own name."""
+    name, found, source = text.partition("=")
+    return (name, source) if found and name and source else (text, text)
+
+
+def _task(text: str, asking: Asking) -> TaskPlan:
+    from floatscope.study.plan import TaskPlan
+
+    name, source = _named(text)
+    plan = TaskPlan(source, "" if name == source else name)
+    if plan.from_world:
+        return plan
+    return replace(
+        plan, shape=asking.shape, corpus=asking.corpus, retrieve=asking.retrieve, retriever=asking.retriever,
+        skip_wrong=asking.skip_wrong,
+    )  # fmt: skip
+
+
+def _for_tasks(curve: Curve, tasks: tuple[TaskPlan, ...]) -> Curve:
+    """A curve for the tasks it can be for: layout needs two gold documents, position one."""
+    unfit = {"layout": False, "position": True}
+    if curve.stressor not in unfit:
+        return curve
+    fit = tuple(task.name for task in tasks if task.two_hop is not unfit[curve.stressor])
+    return curve if len(fit) in (0, len(tasks)) else replace(curve, tasks=fit)

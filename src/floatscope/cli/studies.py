@@ -1,0 +1,136 @@
+"""The verbs on whole studies: study, report."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from floatscope.study.plan import Study
+
+_FLAG = Parameter(negative="")
+
+
+def study(
+    study: str,
+    /,
+    *,
+    out: Path | None = None,
+    limit: int | None = None,
+    seed: int | None = None,
+    batch: int | None = None,
+    workers: int | None = None,
+    check: Annotated[bool, _FLAG] = False,
+    dry_run: Annotated[bool, _FLAG] = False,
+    retry: Annotated[bool, _FLAG] = False,
+) -> int:
+    """Run a study: answers, scores, traces with controls, analyses and the report, all in one folder.
+
+    Example: floatscope study demo --out runs/demo
+
+    Parameters
+    ----------
+    study
+        demo, paper, or a .toml file.
+    out
+        The run folder; default: runs/NAME. One that is there is taken up where it stopped.
+    limit
+        Samples of each task at most; default: as the study says.
+    seed
+        Seed of everything; default: the study's.
+    batch
+        Samples run together; default: the study's.
+    workers
+        Processes that share the work, each with its own copy of a model; default: the study's.
+    check
+        Say what is wrong with the study or missing for it (weights, data), and run nothing; no network is used.
+    dry_run
+        Print the units, and how long they may take, from a short calibration.
+    retry
+        Run units again that failed before.
+    """
+    from floatscope.study.study_file import find_study, read_study
+
+    plan = read_study(find_study(study))
+    given = {"seed": seed, "batch": batch, "workers": workers}
+    plan = replace(plan, **{name: value for name, value in given.items() if value is not None})
+    if limit is not None:
+        tasks = tuple(replace(task, limit=min(limit, task.limit)) if task.limit else task for task in plan.tasks)
+        plan = replace(plan, limit=min(limit, plan.limit), tasks=tasks)
+    if check:
+        return _check(plan)
+    if dry_run:
+        return _estimate(plan)
+    return _run(plan, out or Path("runs") / plan.name, retry)
+
+
+def report(run: Path, /) -> None:
+    """Make the report of a run again, from its tables and traces.
+
+    Example: floatscope report runs/demo
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    """
+    from floatscope.study.analyses import read_analyses
+    from floatscope.study.reporting import write_report
+    from floatscope.study.run import Run
+
+    found = Run(run)
+    print(write_report(found, read_analyses(found)))
+
+
+def _run(plan: Study, out: Path, retry: bool) -> int:
+    from floatscope.cli.running import run_shown
+    from floatscope.study.analyses import read_analyses
+    from floatscope.study.reporting import write_report
+    from floatscope.study.table_text import write_tables
+    from floatscope.study.tables import tables
+
+    outcome = run_shown(plan, out, retry=retry)
+    if outcome is None:
+        return 130
+    print(write_tables(tables(outcome.run.results()), "markdown"))
+    path = write_report(outcome.run, read_analyses(outcome.run))
+    print(f"floatscope: open {path} in a browser", file=sys.stderr)
+    return 0
+
+
+def _check(plan: Study) -> int:
+    """Exit code 1 where something is missing."""
+    from floatscope.study.checking import check_study
+
+    findings = check_study(plan)
+    for finding in findings:
+        print(f"{finding.part} ({finding.source}): {finding.lacks or 'ready'}")
+    most = len(plan.models) * sum(cell.limit for task in plan.tasks for cell in plan.cells(task))
+    lacking = sum(bool(finding.lacks) for finding in findings)
+    verdict = f"{lacking} of its {len(findings)} parts are not ready" if lacking else "all of its parts are ready"
+    print(f"The study {plan.name} is valid: at most {most} units of models without controls; {verdict}.")
+    return 1 if lacking else 0
+
+
+def _estimate(plan: Study) -> int:
+    from datetime import timedelta
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from floatscope.study.estimate import estimate
+
+    console = Console(stderr=True)
+    with console.status("reading tasks") as status:
+        found = estimate(plan, status.update)
+    table = Table("model", "units", "batches", "time")
+    for row in found:
+        table.add_row(row.name, str(row.units), str(row.batches), str(timedelta(seconds=round(row.seconds))))
+    total = timedelta(seconds=round(sum(row.seconds for row in found)))
+    table.add_row("all", str(sum(row.units for row in found)), str(sum(row.batches for row in found)), str(total))
+    Console().print(table)
+    return 0

@@ -1,0 +1,92 @@
+"""GGUF files: converted by transformers once, which takes long, and afterwards read from the cache as safetensors.
+
+transformers reads with the package `gguf`, which parses the header in Python: half a minute for 135M parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from floatscope import __version__
+from floatscope.cache import cached
+from floatscope.errors import UserError
+from floatscope.models.calls import no_bars, refuse_mismatch, transformers_call
+
+Loaded = tuple[Any, Any]
+"""Backbone and tokenizer."""
+
+
+def load_gguf(path: Path, common: Mapping[str, Any]) -> Loaded:
+    """The model and the tokenizer inside a GGUF file; `common`: dtype and device_map for transformers."""
+    dtype = str(common["dtype"]).removeprefix("torch.")
+    key = f"{_content(path)}-{dtype}-{__version__}"
+    return cached("gguf", key, lambda folder: _read(folder, common), lambda: _convert(path, common), _save)
+
+
+def _content(path: Path) -> str:
+    """SHA-256 of the file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _convert(path: Path, common: Mapping[str, Any]) -> Loaded:
+    import transformers
+
+    cls: Any = transformers.AutoModelForCausalLM
+    with no_bars(), transformers_call(str(path)), _parsed_once():
+        backbone, info = cls.from_pretrained(path.parent, gguf_file=path.name, output_loading_info=True, **common)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    refuse_mismatch(path, info)
+    # The weights are plain tensors by now; without this, save_pretrained takes them for quantized ones and refuses.
+    backbone.hf_quantizer = None
+    backbone.config.__dict__.pop("quantization_config", None)
+    return backbone, tokenizer
+
+
+@contextmanager
+def _parsed_once() -> Iterator[None]:
+    """transformers asks for a new reader three times and for a new table of names at every module; the same do."""
+    import gguf
+
+    reader, names = gguf.GGUFReader, gguf.get_tensor_name_map
+    gguf.GGUFReader, gguf.get_tensor_name_map = cache(reader), cache(names)
+    try:
+        yield
+    finally:
+        gguf.GGUFReader, gguf.get_tensor_name_map = reader, names
+
+
+def _save(loaded: Loaded, folder: Path) -> None:
+    backbone, tokenizer = loaded
+    size, free = backbone.get_memory_footprint(), shutil.disk_usage(folder.parent).free
+    if size > free / 2:
+        raise OSError(f"the weights take {size / 1e9:.1f} GB, more than half of the {free / 1e9:.1f} GB that are free")
+    try:
+        with no_bars():
+            backbone.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    except SafetensorError as error:  # a full disk
+        raise OSError(str(error)) from error
+
+
+def _read(folder: Path, common: Mapping[str, Any]) -> Loaded:
+    import transformers
+
+    cls: Any = transformers.AutoModelForCausalLM
+    with transformers_call(str(folder)):
+        backbone, info = cls.from_pretrained(folder, local_files_only=True, output_loading_info=True, **common)
+        # The file's own rules, where the class of AutoTokenizer would put its own.
+        tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    refuse_mismatch(folder, info)
+    return backbone, tokenizer
