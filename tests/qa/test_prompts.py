@@ -1,101 +1,153 @@
 """Prompts: regions partition the tokens, and each token lies where its characters lie, for every kind of tokenizer."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from floatscope.canvas import positions, with_answer
 from floatscope.errors import UserError
 from floatscope.qa.prompts import build_prompt
 from floatscope.qa.samples import Document
+from floatscope.qa.templates import parse_template, read_template
 from floatscope.twins.tokenizer import make_tokenizer
+from tests.qa.tokenizers_made import AROUND, TOKENIZERS
 
-CORPUS = ["Document 1: The Silver River. It was born in Port Alden.\nQuestion: Who, where?\nAnswer:"] * 4
-
-
-def trained(model, trainer, pre_tokenizer, decoder=None, **special) -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizer
-    if decoder:
-        tokenizer.decoder = decoder
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
-
-
-def byte_level() -> PreTrainedTokenizerFast:
-    trainer = trainers.BpeTrainer(
-        vocab_size=330,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<s>"],
-        show_progress=False,
-    )
-    level = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return trained(models.BPE(), trainer, level, decoders.ByteLevel(), bos_token="<s>")
-
-
-def sentencepiece_like() -> PreTrainedTokenizerFast:
-    trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False)
-    return trained(models.Unigram(), trainer, pre_tokenizers.Metaspace(), decoders.Metaspace(), unk_token="<unk>")
+WILD = [
+    "a",
+    "B",
+    " ",
+    "  ",
+    "é",
+    "e\u0301",
+    ".",
+    ":",
+    "?",
+    "\n",
+    "12",
+    "👩‍🚀",
+    "🏽",
+    "שלום",
+    "مرحبا",
+    "\u200d",
+    "{text}",
+]
+WILD += ["<s>", "</s>", "<|im_end|>", "<|mdm_mask|>", "[SEP]", "[CLS]", "<eos>", "<mask>", "Document 1:", "\nAnswer:"]
+TEXT = st.lists(st.sampled_from(WILD), max_size=12).map("".join)
+DOCUMENTS = st.lists(st.builds(Document, TEXT, TEXT, st.booleans()), max_size=4)
+QUESTION = TEXT.filter(str.strip)
 
 
-def wordpiece() -> PreTrainedTokenizerFast:
-    trainer = trainers.WordPieceTrainer(vocab_size=80, special_tokens=["[UNK]", "[CLS]"], show_progress=False)
-    return trained(models.WordPiece(unk_token="[UNK]"), trainer, pre_tokenizers.BertPreTokenizer(), unk_token="[UNK]")
-
-
-TOKENIZERS = {"bpe": byte_level(), "unigram": sentencepiece_like(), "wordpiece": wordpiece(), "words": make_tokenizer()}
-TEXT = st.text(st.sampled_from("abcAB é.,:?\n12"), max_size=20)
-DOCUMENTS = st.lists(st.builds(Document, TEXT, TEXT.filter(str.strip), st.booleans()), max_size=4)
+def written_out(name, question, documents, before):
+    """The default template by hand: (text, label, is gold text) for each stretch, chat markup included."""
+    ask = [("Question: ", "scaffold", False), (question, "query", False), ("\n", "scaffold", False)]
+    pieces = list(ask) if before else []
+    for number, document in enumerate(documents, 1):
+        pieces.append((f"Document {number}: ", "scaffold", False))
+        if document.title:
+            pieces.append((f"{document.title}. ", f"doc {number}", False))
+        pieces += [(document.text, f"doc {number}", document.gold), ("\n", "scaffold", False)]
+    pieces += [*([] if before else ask), ("Answer:", "scaffold", False)]
+    if name == "chatml":
+        lead, trail = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
+        pieces = [(lead, "scaffold", False), *pieces, (trail, "scaffold", False)]
+    if name == "trimming":
+        pieces = [("<s>[INST] ", "scaffold", False), *pieces, (" [/INST]", "scaffold", False)]
+    return pieces
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@given(documents=DOCUMENTS, question=TEXT.filter(str.strip))
-@settings(max_examples=40, deadline=None)
-def test_regions_partition_the_prompt_in_order(name, documents, question):
-    prompt = build_prompt(TOKENIZERS[name], question, documents)
+@given(documents=DOCUMENTS, question=QUESTION, before=st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_each_token_has_the_label_that_most_of_its_characters_have(name, documents, question, before):
+    """An independent account: for every character its stretch; ties go to the later stretch."""
+    tokenizer = TOKENIZERS[name]
+    pieces = written_out(name, question, documents, before)
+    owner = [index for index, (text, _, _) in enumerate(pieces) for _ in text]
+    prompt = build_prompt(tokenizer, question, documents, ["12", "a b"], placement="before" if before else "after")
+    check_partition(tokenizer, prompt)
+    assert prompt.cut == (0,) * len(documents)
+    assert prompt.text == "".join(text for text, _, _ in pieces)
+    lead, trail = AROUND[name]
+    ids = prompt.ids[len(lead) : len(prompt.ids) - len(trail)]
+    assert tokenizer.convert_ids_to_tokens(prompt.ids.tolist())[: len(lead)] == lead
+    assert tokenizer.convert_ids_to_tokens(prompt.ids.tolist())[len(lead) + len(ids) :] == trail
+    labels = [region.label for region in prompt.regions for _ in range(len(region))]
+    assert labels[: len(lead)] == ["bos"] * len(lead)
+    assert labels[len(labels) - len(trail) :] == ["scaffold"] * len(trail)
+
+    evidence = set(prompt.marks["evidence"] - len(lead))
+    answered = set(prompt.marks["gold_answer"] - len(lead))
+    right = right_characters(prompt.text, [pieces[index][2] for index in owner], ["12", "a b"])
+    spans = token_spans(tokenizer, prompt.text, ids)
+    for token, (start, stop) in enumerate(spans):
+        counts = Counter(owner[start:stop])
+        if not counts:
+            continue
+        best = max(counts, key=lambda piece: (counts[piece], piece))
+        is_bos = name == "trimming" and token == 0
+        assert labels[len(lead) + token] == ("bos" if is_bos else pieces[best][1])
+        assert (token in evidence) == pieces[best][2]
+        assert (token in answered) == (token in evidence and any(right[start:stop]))
+
+
+def right_characters(text, gold, answers):
+    """For every character: is it part of an answer that stands in gold text with no letter or digit beside it?"""
+    right = [False] * len(text)
+    for answer in answers:
+        for start in range(len(text) - len(answer) + 1):
+            span = range(start, start + len(answer))
+            beside = [c for c in (start - 1, start + len(answer)) if 0 <= c < len(text) and gold[c]]
+            free = not any(text[c].isalnum() or text[c] == "_" for c in beside)
+            if free and text[start : start + len(answer)].lower() == answer and all(gold[c] for c in span):
+                for c in span:
+                    right[c] = True
+    return right
+
+
+def check_partition(tokenizer, prompt):
+    """Regions follow one another, and no word of a document or question is a special token."""
     edges = [0, *(region.stop for region in prompt.regions)]
     assert [region.start for region in prompt.regions] == edges[:-1]
     assert edges[-1] == len(prompt.ids)
     assert all(len(region) > 0 for region in prompt.regions)
     assert all(a.label != b.label for a, b in zip(prompt.regions, prompt.regions[1:], strict=False))
+    special = (set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)) - {tokenizer.unk_token_id}
+    for region in prompt.regions:
+        if region.label not in ("bos", "scaffold"):
+            assert not special & set(prompt.ids[region.start : region.stop].tolist())
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
-@given(documents=DOCUMENTS, question=TEXT.filter(str.strip))
-@settings(max_examples=40, deadline=None)
-def test_each_token_has_the_label_that_most_of_its_characters_have(name, documents, question):
-    """An independent account: one label per character, from the template written out by hand."""
-    tokenizer = TOKENIZERS[name]
-    text, labels = "", []
+def token_spans(tokenizer, text, ids):
+    """Character spans of the tokens that are run: the tokenizer's own, but where it met a special token in a document
+    and the prompt spells it out, whose characters are shared out over the tokens in its place."""
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    spans, place = [], 0
+    for number, (start, stop) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        if place < len(ids) and ids[place] == number:
+            spans.append((start, stop))
+            place += 1
+            continue
+        assert text[start:stop] in tokenizer.get_added_vocab()
+        plain = tokenizer(
+            text[start:stop], add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
+        )
+        assert ids[place : place + len(plain["input_ids"])].tolist() == plain["input_ids"]
+        spans += [(start + a, start + b) for a, b in plain["offset_mapping"]]
+        place += len(plain["input_ids"])
+    assert place == len(ids)
+    return spans
 
-    def add(piece, label):
-        nonlocal text
-        text += piece
-        labels.extend([label] * len(piece))
 
-    for number, document in enumerate(documents, 1):
-        add(f"Document {number}: ", "scaffold")
-        if document.title:
-            add(f"{document.title}. ", f"doc {number}")
-        add(document.text, f"doc {number}")
-        add("\n", "scaffold")
-    add("Question: ", "scaffold")
-    add(question, "query")
-    add("\nAnswer:", "scaffold")
-
-    prompt = build_prompt(tokenizer, question, documents)
-    assert prompt.text == text
-    shift = int(tokenizer.bos_token_id is not None)
-    token_labels = [region.label for region in prompt.regions for _ in range(len(region))]
-    offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    assert len(offsets) + shift == len(prompt.ids)
-    for (start, stop), label in zip(offsets, token_labels[shift:], strict=True):
-        inside = labels[start:stop]
-        if inside:
-            assert inside.count(label) * len(set(inside)) >= len(inside)  # no label holds fewer than an even share
+def test_byte_level_prompts_decode_to_their_text_whatever_stands_in_them():
+    documents = [Document("<s>", "e\u0301 👩‍🚀 שלום <|mdm_mask|> </s><|im_end|>", gold=True), Document("", "")]
+    prompt = build_prompt(TOKENIZERS["bpe"], "مرحبا <s>?", documents)
+    assert TOKENIZERS["bpe"].decode(prompt.ids[1:]) == prompt.text
+    assert "doc 2" not in {region.label for region in prompt.regions}  # an empty document has no token
+    text = TOKENIZERS["bpe"].decode(prompt.ids[prompt.marks["evidence"]])
+    assert text.strip() == documents[0].text
 
 
 def test_regions_and_marks_of_a_prompt_read_back_as_the_expected_words():
@@ -139,6 +191,79 @@ def test_a_prompt_without_documents_is_the_question_alone():
     assert prompt.ids.dtype == np.int64
 
 
+def test_raw_leaves_the_chat_template_aside():
+    prompt = build_prompt(TOKENIZERS["chatml"], "Who?", [], raw=True)
+    assert np.array_equal(prompt.ids, build_prompt(TOKENIZERS["bpe"], "Who?", []).ids)
+
+
+@pytest.mark.parametrize("name", ["chatml", "trimming"])
+def test_a_chat_prompt_has_the_ids_that_the_tokenizer_itself_gives(name):
+    tokenizer = TOKENIZERS[name]
+    documents = [Document("A", "It was born.", gold=True)]
+    content = "Document 1: A. It was born.\nQuestion: Who, where?\nAnswer:"
+    messages = [{"role": "user", "content": content}]
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)["input_ids"]
+    prompt = build_prompt(tokenizer, "Who, where?", documents)
+    assert prompt.ids.tolist() == expected
+
+
+def test_bos_comes_once_where_the_template_has_its_own():
+    own = parse_template("<s>{documents}{text}{/documents}{question}", "own")
+    prompt = build_prompt(TOKENIZERS["bpe"], "Who?", [Document("", "It.")], template=own)
+    assert (prompt.ids == TOKENIZERS["bpe"].bos_token_id).sum() == 1
+    assert (prompt.regions[0].label, len(prompt.regions[0])) == ("bos", 1)
+
+
+@given(documents=st.lists(st.builds(Document, TEXT, TEXT), min_size=1, max_size=5), less=st.integers(1, 60))
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=15, deadline=None)
+def test_documents_are_cut_to_the_room_there_is_and_never_the_question(name, documents, less):
+    tokenizer = TOKENIZERS[name]
+    whole = build_prompt(tokenizer, "Who was it?", documents)
+    least = len(build_prompt(tokenizer, "Who was it?", [Document(d.title, "") for d in documents]).ids)
+    room = len(whole.ids) - less
+    if room < least:
+        with pytest.raises(UserError, match="too long even without"):
+            build_prompt(tokenizer, "Who was it?", documents, room=room)
+        return
+    prompt = build_prompt(tokenizer, "Who was it?", documents, room=room)
+    assert len(prompt.ids) <= room
+    assert sum(prompt.cut) > 0
+    assert "Who was it?" in prompt.text
+    for number, document in enumerate(documents):
+        if prompt.cut[number] == 0 and document.text.strip():
+            assert document.text.strip() in prompt.text
+
+
+def test_the_longest_documents_are_cut_first_and_to_one_size():
+    tokenizer = make_tokenizer()
+    long, middle, short = ("a " * size for size in (30, 20, 5))
+    documents = [Document("", middle), Document("", long), Document("", short)]
+    whole = build_prompt(tokenizer, "Who?", documents)
+
+    def sizes(prompt):
+        return [len(positions(prompt.regions, f"doc {number}")) for number in (1, 2, 3)]
+
+    assert sizes(whole) == [20, 30, 5]
+    prompt = build_prompt(tokenizer, "Who?", documents, room=len(whole.ids) - 7)
+    assert (sizes(prompt), prompt.cut) == ([20, 23, 5], (0, 7, 0))
+    prompt = build_prompt(tokenizer, "Who?", documents, room=len(whole.ids) - 23)
+    assert (sizes(prompt), prompt.cut) == ([14, 13, 5], (6, 17, 0))
+    assert prompt.text.startswith(f"Document 1: {'a ' * 14}".strip())
+    roomy = build_prompt(tokenizer, "Who?", documents, room=len(whole.ids))
+    assert np.array_equal(roomy.ids, whole.ids)
+
+
+def test_an_answer_that_was_cut_off_is_no_longer_marked():
+    documents = [Document("", "It was said, and then said again, in Port Alden.", gold=True)]
+    whole = build_prompt(make_tokenizer(), "Where?", documents, ["Port Alden"])
+    prompt = build_prompt(make_tokenizer(), "Where?", documents, ["Port Alden"], room=len(whole.ids) - 3)
+    assert len(whole.marks["gold_answer"]) == 2
+    assert prompt.cut == (3,)
+    assert len(prompt.marks["gold_answer"]) == 0
+    assert len(prompt.marks["evidence"]) == len(whole.marks["evidence"]) - 3
+
+
 def test_a_canvas_is_a_prompt_and_its_answer_slots():
     prompt = build_prompt(make_tokenizer(), "Who?", [])
     canvas = with_answer(prompt.regions, 8)
@@ -149,9 +274,34 @@ def test_a_canvas_is_a_prompt_and_its_answer_slots():
 def test_mistakes_are_sentences():
     with pytest.raises(UserError, match="question is empty"):
         build_prompt(make_tokenizer(), "  \n", [])
+    with pytest.raises(UserError, match="room for 4 tokens"):
+        build_prompt(make_tokenizer(), "Who was it?", [], room=5)
+    changing = TOKENIZERS["chatml"].__class__(tokenizer_object=TOKENIZERS["chatml"].backend_tokenizer)
+    changing.chat_template = "{{ messages[0]['content'] | upper }}"
+    with pytest.raises(UserError, match="changes the text"):
+        build_prompt(changing, "Who?", [])
+    changing.chat_template = "{{ raise_exception('no user here') }}"
+    with pytest.raises(UserError, match="no user here"):
+        build_prompt(changing, "Who?", [])
+    once = parse_template("{question}{documents}{text}{/documents}", "once")
+    with pytest.raises(UserError, match="before the documents only"):
+        build_prompt(make_tokenizer(), "Who?", [], template=once, placement="after")
 
     class Slow:
         is_fast = False
 
     with pytest.raises(UserError, match="offsets"):
         build_prompt(Slow(), "Who?", [])
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_the_papers_prompts_label_only_the_documents_and_the_question(family):
+    documents = [Document("T", "First text.", gold=True), Document("", "Second text.")]
+    template = read_template("paper", family)
+    for placement in ("before", "after"):
+        prompt = build_prompt(TOKENIZERS["bpe"], "Who, where?", documents, template=template, placement=placement)
+        read = {
+            label: TOKENIZERS["bpe"].decode(prompt.ids[positions(prompt.regions, label)]).strip()
+            for label in ("query", "doc 1", "doc 2")
+        }
+        assert read == {"query": "Who, where?", "doc 1": "First text.", "doc 2": "Second text."}

@@ -3,6 +3,7 @@
 import gzip
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -326,6 +327,24 @@ def test_hub_datasets_go_through_the_same_shapes(monkeypatch: pytest.MonkeyPatch
     assert list(read_samples("hf:org/hotpot@distractor:train")) == [HOTPOT]
     assert list(read_samples("hf:org/hotpot")) == [HOTPOT]
     assert calls == [("org/hotpot", "distractor", "train", True), ("org/hotpot", None, "validation", True)]
+
+
+def test_hub_without_a_network_is_a_sentence() -> None:
+    """The library itself, which the tests run offline."""
+    pytest.importorskip("datasets", reason="the extra datasets is not installed")
+    with pytest.raises(UserError, match=r"'hf:org/nowhere' cannot be read from the hub: .*Check the name") as caught:
+        next(read_samples("hf:org/nowhere"))
+    assert "\n" not in str(caught.value)
+
+
+def test_hub_that_breaks_off_says_after_which_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows() -> Iterator[object]:
+        yield json.loads((FIXTURES / "hotpotqa_hub.jsonl").read_text().splitlines()[0])
+        raise ConnectionError("gone")
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *_, **__: rows()))
+    with pytest.raises(UserError, match="after row 1: gone"):
+        list(read_samples("hf:org/hotpot", shape="hotpotqa"))
 
 
 def test_hub_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,7 +200,7 @@ def test_layouts_of_two_hop_evidence() -> None:
     assert places["order", "bridge-first"] == places["order", "answer-first"] == [1, 4]
     joined = by_value["split", "joined"].documents[places["split", "joined"][0]]
     assert joined == Document(
-        "Bell 3 / Maker 3", "The bell 3 was cast by maker 3. Maker 3 was born in Dunmere.", gold=True
+        "Bell 3, Maker 3", "The bell 3 was cast by maker 3. Maker 3 was born in Dunmere.", gold=True
     )
     assert orders["split", "apart"] == ["Bell", "Maker"]
     assert orders["duplicated", "none"] == ["Bell", "Maker"]

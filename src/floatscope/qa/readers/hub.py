@@ -23,9 +23,14 @@ def read_hub_records(source: str) -> Iterator[Record]:
         remedy = "pip install 'floatscope[datasets]'"
         raise UserError(f"{source!r} needs the package `datasets`: {remedy}.") from error
     name, config, split = match["name"], match["config"], match["split"] or DEFAULT_SPLIT
+    number = 0
     try:
         rows = datasets.load_dataset(name, config, split=split, streaming=True)
+        for number, row in enumerate(rows, start=1):
+            yield Record(f"row {number}", number, row)
     except Exception as error:  # many kinds: an unknown name, config or split, no network, a gated dataset
-        raise UserError(f"{source!r} cannot be loaded from the hub: {error}") from error
-    for number, row in enumerate(rows, start=1):
-        yield Record(f"row {number}", number, row)
+        reason = " ".join(str(error).split()).rstrip(".")
+        done = f" after row {number}" if number else ""
+        raise UserError(
+            f"{source!r} cannot be read from the hub{done}: {reason}. Check the name and the network, or give a file."
+        ) from error

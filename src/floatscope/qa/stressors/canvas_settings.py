@@ -2,9 +2,10 @@
 
 from typing import get_args
 
-from floatscope.qa.stressors.condition import Condition, Placement
+from floatscope.qa.stressors.condition import Condition
 from floatscope.qa.stressors.options import StressOptions
 from floatscope.qa.stressors.ranges import parse_integers, parse_names
+from floatscope.qa.templates import Placement
 
 ALL_SLOTS = (8, 16, 32, 64, 128, 256)
 

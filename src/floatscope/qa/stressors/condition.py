@@ -4,15 +4,14 @@ import hashlib
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from floatscope.errors import UserError
 from floatscope.qa.samples import Document, Sample
 from floatscope.qa.stressors.pool import Pool
+from floatscope.qa.templates import Placement
 
 Label = str | int
 Transform = Callable[[Sample, random.Random, Pool], Sample]
-Placement = Literal["before", "after"]
 
 
 def unchanged(sample: Sample, rng: random.Random, pool: Pool) -> Sample:

@@ -100,7 +100,7 @@ def _repeated(bridge: Document, answer: Document, count: int, pattern: str) -> E
 
 
 def _joined(bridge: Document, answer: Document, count: int) -> Evidence:
-    title = " / ".join(dict.fromkeys(filter(None, (bridge.title, answer.title))))
+    title = ", ".join(dict.fromkeys(filter(None, (bridge.title, answer.title))))
     return _spread([Document(title, f"{bridge.text} {answer.text}", gold=True)], count)
 
 

@@ -1,0 +1,204 @@
+"""The door to lm-evaluation-harness (extra `lm-eval`): its tasks on any of our models, under the name "floatscope".
+
+    python -m floatscope.lm_eval run --model floatscope --model_args pretrained=twin-llada --tasks ...
+
+Importing this registers the model; how likelihoods are computed is left to `likelihood`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Any, cast
+
+import torch
+
+from floatscope.decoding import SAMPLERS, AnySampler, Generation, LLaDASampler, generate, make_sampler
+from floatscope.errors import UserError
+from floatscope.lm_eval.likelihood import Pair, log_likelihoods
+from floatscope.models.loading import load
+from floatscope.models.model import Model
+from floatscope.qa.prompts import surroundings
+from floatscope.qa.stressors import derived_seed
+
+try:
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.api.registry import register_model
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+except ImportError as error:
+    remedy = "pip install 'floatscope[lm-eval]'"
+    raise UserError(f"floatscope.lm_eval needs the package `lm-eval`: {remedy}.") from error
+
+DEFAULT_CONTEXT = 2048
+
+
+@register_model("floatscope")
+class FloatscopeLM(TemplateLM):
+    """One of our models as the harness knows models.
+
+    pretrained, family, dtype, device: as in `floatscope.load`.
+    mc: Monte Carlo samples of a likelihood. seed: of these and of the sampler.
+    Anything else is a setting of the sampler (steps, block, temperature, ...), `sampler` its name, and `length` the
+    answer slots, in place of the task's max_gen_toks.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        family: str | None = None,
+        dtype: str | None = None,
+        device: str | None = None,
+        batch_size: int | str = 8,
+        max_batch_size: int | None = None,
+        mc: int = 128,
+        seed: int = 0,
+        sampler: str | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
+            device = None  # the harness's command line asks for cuda:0 on every machine
+        self.model: Model = load(pretrained, family=family, dtype=dtype, device=device)
+        self.tokenizer = self.model.tokenizer
+        if self.tokenizer is None:
+            raise UserError(f"{self.model.name} has no tokenizer beside its weights, and the harness speaks text.")
+        if not str(batch_size).isdecimal() or int(batch_size) < 1:
+            raise UserError(f"batch_size={batch_size} must be a whole number of at least 1; there is no automatic one.")
+        if mc < 1:
+            raise UserError(f"mc={mc}: a likelihood needs at least one sample.")
+        self.batch_size, self.mc, self.seed = int(batch_size), mc, seed
+        own = dict(self.model.family.sampler)
+        self._settings = (own if sampler in (None, own["name"]) else {"name": sampler}) | settings
+        self._sampler({})  # a mistake in the settings is told before anything runs
+        self._device = self.model.device
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of the longest canvas."""
+        return self.model.context or DEFAULT_CONTEXT
+
+    @property
+    def eot_token_id(self) -> int:
+        """The token that ends an answer."""
+        return self.model.eos_ids[0]
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What stands before a text that has no context."""
+        lead, _ = surroundings(self.tokenizer)
+        return lead[0] if lead else self.eot_token_id
+
+    @property
+    def tokenizer_name(self) -> str:
+        """For the harness's caches."""
+        return self.model.name.replace("/", "__")
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Token ids, after the tokenizer's bos unless the text has it."""
+        assert self.tokenizer is not None
+        ids = self.tokenizer(string, add_special_tokens=False)["input_ids"]
+        lead = [] if add_special_tokens is False else surroundings(self.tokenizer)[0]
+        return ids if ids[: len(lead)] == lead else [*lead, *ids]
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """The turns as one text, by the tokenizer's own template."""
+        assert self.tokenizer is not None
+        return self.tokenizer.apply_chat_template(
+            chat_history,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+        )
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """Answers, each cut before the first of its task's stop strings."""
+        answers = [""] * len(requests)
+        for sampler, places in self._by_sampler([request.args[1] for request in requests]):
+            prompts = {
+                place: self._fitted(self.tok_encode(requests[place].args[0]), sampler.length) for place in places
+            }
+            longest_first = sorted(places, key=lambda place: -len(prompts[place]))
+            for batch in _batches(longest_first, self.batch_size):
+                seeds = [derived_seed(self.seed, requests[place].args[0]) for place in batch]
+                ids = [prompts[place] for place in batch]
+                done = cast(list[Generation], generate(self.model, ids, sampler, seeds))
+                for place, generation in zip(batch, done, strict=True):
+                    context, wanted = requests[place].args
+                    answers[place] = self._text(generation.answer.tolist(), _stops(wanted))
+                    self.cache_hook.add_partial("generate_until", (context, wanted), answers[place])
+        return answers
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """Log-likelihood of whole texts, in windows of the model's context where they are longer."""
+        values = []
+        for request in requests:
+            ids = self.tok_encode(request.args[0], add_special_tokens=False)
+            windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length - 1, 1)
+            pairs = [(("", ""), *make_disjoint_window(window)) for window in windows]
+            values.append(sum(value for value, _ in self._loglikelihood_tokens(pairs)))
+        return values
+
+    def _loglikelihood_tokens(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
+        pairs = [Pair(tuple(self._fitted(context, len(after))), tuple(after)) for _, context, after in requests]
+        values = log_likelihoods(self.model, pairs, self.mc, self.seed, self.batch_size)
+        return list(zip(values, self._greedy(pairs), strict=True))
+
+    def _greedy(self, pairs: Sequence[Pair]) -> list[bool]:
+        """Would the continuation be written from its context, one token a step and the surest first?"""
+        found = [not pair.continuation for pair in pairs]
+        by_length: dict[int, list[int]] = {}
+        for place, pair in enumerate(pairs):
+            if not pair.continuation:
+                continue
+            by_length.setdefault(len(pair.continuation), []).append(place)
+        for length, places in by_length.items():
+            if self.model.mask_id is None:
+                sampler: AnySampler = make_sampler("autoregressive", length=length)
+            else:
+                sampler = LLaDASampler(steps=length, length=length)
+            places.sort(key=lambda place: -len(pairs[place].context))
+            for batch in _batches(places, self.batch_size):
+                prompts = [list(pairs[place].context) for place in batch]
+                done = cast(list[Generation], generate(self.model, prompts, sampler))
+                for place, generation in zip(batch, done, strict=True):
+                    found[place] = tuple(generation.answer.tolist()) == pairs[place].continuation
+        return found
+
+    def _fitted(self, context: list[int], slots: int) -> list[int]:
+        """The end of a context that is too long for the model beside its slots."""
+        if slots >= self.max_length:
+            raise UserError(f"{slots} answer tokens leave no room for a prompt in the {self.max_length} of the model.")
+        return context[-(self.max_length - slots) :]
+
+    def _by_sampler(self, wanted: Iterable[dict[str, Any]]) -> list[tuple[AnySampler, list[int]]]:
+        groups: dict[AnySampler, list[int]] = {}
+        for place, settings in enumerate(wanted):
+            groups.setdefault(self._sampler(settings), []).append(place)
+        return list(groups.items())
+
+    def _sampler(self, wanted: dict[str, Any]) -> AnySampler:
+        """The sampler for a task's generation settings; one token a step unless steps are given."""
+        settings = dict(self._settings)
+        known = {field.name for field in fields(SAMPLERS[settings["name"]])} if settings["name"] in SAMPLERS else set()
+        if "max_gen_toks" in wanted and "length" not in settings:
+            settings["length"] = int(wanted["max_gen_toks"])
+        if "temperature" in wanted and "temperature" in known and "temperature" not in self._settings:
+            settings["temperature"] = float(wanted["temperature"]) if wanted.get("do_sample", True) else 0.0
+        if "length" in settings and "steps" in known:
+            settings.setdefault("steps", settings["length"])
+        return make_sampler(**settings)
+
+    def _text(self, ids: list[int], stops: Sequence[str]) -> str:
+        assert self.tokenizer is not None
+        end = next((place for place, token in enumerate(ids) if token in self.model.eos_ids), len(ids))
+        text = self.tokenizer.decode(ids[:end], skip_special_tokens=True)
+        return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
+
+
+def _stops(wanted: dict[str, Any]) -> list[str]:
+    until = wanted.get("until") or []
+    return [stop for stop in ([until] if isinstance(until, str) else until) if stop]
+
+
+def _batches(places: Sequence[int], size: int) -> list[Sequence[int]]:
+    return [places[start : start + size] for start in range(0, len(places), size)]

@@ -1,0 +1,122 @@
+"""Tasks: one source of samples and the pool of distractors that goes with it. Running them is left to others.
+
+A source is a file in one of the readers' shapes, "hf:NAME" (readers.hub), or "world[:KIND[:DOCUMENTS]]".
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from floatscope.errors import UserError
+from floatscope.qa.corpus import documents_of, read_corpus
+from floatscope.qa.dense import DEFAULT_MODEL, DenseRetriever
+from floatscope.qa.readers import Skipped, read_samples
+from floatscope.qa.readers.hub import PREFIX
+from floatscope.qa.retrieval import BM25Retriever, Recall, Retriever, attach, mark_gold, recall_at
+from floatscope.qa.samples import Document, Sample
+from floatscope.qa.stressors.pool import Pool
+
+WORLD = "world"
+WORLD_SAMPLES = 200
+WORLD_DOCUMENTS = 5
+POOL_SAMPLES = 3000
+"""A file's first samples give the distractors, however few of them are asked: a limit does not change the others."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Samples to answer, and where their distractors come from."""
+
+    name: str
+    samples: tuple[Sample, ...]
+    pool: Pool
+    recall: tuple[Recall, ...] = ()
+    """How good the retrieval was, at 1, 2, 5, 10 ... documents, where documents were retrieved."""
+    skipped: tuple[Skipped, ...] = ()
+    """Records of the source that could not be used, where that was allowed."""
+
+
+def read_task(
+    source: str,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    shape: str | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    corpus: str | Path | None = None,
+    retrieve: int | None = None,
+    retriever: str = "bm25",
+) -> Task:
+    """The samples of a source and their pool.
+
+    limit: the first so many samples; default: all of a file, 200 of the world.
+    seed: which samples the world makes.
+    shape, on_error: as in `read_samples`.
+    corpus: a file of documents for distractors and retrieval; default: the documents of the samples.
+    retrieve: so many documents from the corpus in place of the samples' own, found by `retriever`: "bm25", "dense" or
+    "dense:MODEL".
+
+    In data that nowhere says which documents are gold, those that mention an answer are.
+    """
+    if limit is not None and limit < 1:
+        raise UserError(f"The limit is {limit}: ask for at least one sample.")
+    if source == WORLD or source.startswith(f"{WORLD}:"):
+        return _world_task(source, limit, seed, corpus, retrieve)
+    skipped: list[Skipped] = []
+    stream = read_samples(source, shape, on_error, skipped=skipped)
+    read = list(islice(stream, max(limit or 0, POOL_SAMPLES)))
+    samples = read[:limit] if limit is not None else [*read, *stream]
+    documents = read_corpus(corpus) if corpus is not None else documents_of(read)
+    if retrieve is None:
+        return Task(_name(source), tuple(_with_gold(samples)), Pool(_with_gold(read), documents), (), tuple(skipped))
+    index = _index(documents, retriever)
+    found = list(attach(samples, index, retrieve))
+    recall = recall_at(samples, found, _cutoffs(retrieve))
+    return Task(_name(source), tuple(_with_gold(found)), Pool(read, retriever=index), tuple(recall), tuple(skipped))
+
+
+def _world_task(source: str, limit: int | None, seed: int, corpus: str | Path | None, retrieve: int | None) -> Task:
+    """Samples of the test split; distractors come from them and from others of the same split."""
+    from floatscope.twins.kinds import KINDS
+    from floatscope.twins.world import World
+
+    if corpus is not None or retrieve is not None:
+        raise UserError("The world brings its own documents: leave out the corpus and the retrieval for it.")
+    _, kind, count = (*source.split(":", 2), "", "")[:3]
+    kind = kind or "rag"
+    if count and not count.isdecimal():
+        raise UserError(f"{source!r} cannot be read at {count!r}: write world:KIND:DOCUMENTS, such as world:rag:10.")
+    takes_documents = kind not in KINDS or KINDS[kind].least > 0
+    documents = int(count) if count else WORLD_DOCUMENTS * takes_documents
+    world = World(0)  # the world of the shipped twins
+    samples = tuple(world.samples(kind, limit or WORLD_SAMPLES, documents=documents, seed=seed))
+    others = world.samples("rag", WORLD_SAMPLES, documents=WORLD_DOCUMENTS, seed=seed + 1)
+    others = [dataclasses.replace(other, id=f"pool-{other.id}") for other in others]
+    return Task(source, samples, Pool((*samples, *others), same_title=False))
+
+
+def _name(source: str) -> str:
+    return source if source.startswith(PREFIX) else Path(source).name.split(".")[0]
+
+
+def _with_gold(samples: Sequence[Sample]) -> Iterator[Sample]:
+    if any(document.gold for sample in samples for document in sample.documents):
+        yield from samples
+    else:
+        yield from map(mark_gold, samples)
+
+
+def _index(documents: Sequence[Document], name: str) -> Retriever:
+    if name == "bm25":
+        return BM25Retriever(documents)
+    kind, _, model = name.partition(":")
+    if kind == "dense":
+        return DenseRetriever(documents, model or DEFAULT_MODEL)
+    raise UserError(f"There is no retriever {name!r}: use bm25, dense or dense:MODEL.")
+
+
+def _cutoffs(most: int) -> list[int]:
+    return [*(k for k in (1, 2, 5, 10, 20, 50, 100) if k < most), most]
