@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from floatscope.analysis.compat import compat, pooled_rollout
+from floatscope.analysis.compat import compat, pooled_rollout, retokenised
 from floatscope.analysis.flow import region_rollout
 from tests.traces.full_matrices import constant_rows, full_run, peaked, to_trace
 
@@ -43,10 +43,20 @@ def test_absolute_threshold_is_the_top_position():
     assert found["exact"] > 1.9 * found["published"]  # two anchors, of which the published rule sees one
 
 
+def test_one_forward_of_an_arm_asks_for_bos():
+    run = full_run(seed=2, kind="arm")
+    found = row(compat([to_trace(run)]), "one_forward", layer=1)
+    first = [a[1].mean(axis=0)[:, 0].mean() for a in run.attention]
+    assert found["published"] == pytest.approx(100 * first[-1], abs=1e-3)
+    assert found["exact"] == pytest.approx(100 * np.mean(first), abs=1e-3)
+    even = 1 / np.arange(1, 15)  # row i gives the first column 1 / (i + 1)
+    assert found["uniform"] == pytest.approx(100 * even.mean(), abs=1e-3)
+
+
 def test_one_forward():
     run = full_run(seed=2)
     found = row(compat([to_trace(run)]), "one_forward", layer=0)
-    first = [a[0].mean(axis=0)[:, 0].mean() for a in run.attention]
+    first = [a[0].mean(axis=0).mean(axis=0).max() for a in run.attention]  # an MDM's top position
     assert found["published"] == pytest.approx(100 * first[-1], abs=1e-3)
     assert found["exact"] == pytest.approx(100 * np.mean(first), abs=1e-3)
 
@@ -88,7 +98,7 @@ def test_regions_off_by_one_change_the_flow():
     run = full_run(seed=4)
     found = row(compat([with_matrices(run)]), "retokenised_regions")
     assert found["layer"] is None
-    spans = {"bos": (0, 1), "query": (1, 4), "doc 1": (4, 7), "doc 2": (7, 10), "answer": (11, 15)}
+    spans = {"bos": (0, 1), "query": (1, 4), "doc 1": (4, 6), "doc 2": (6, 10), "answer": (11, 15)}
     attention = run.attention[-1].mean(axis=1)
     rolled = np.eye(5)
     for matrix in attention:
@@ -99,6 +109,65 @@ def test_regions_off_by_one_change_the_flow():
     rolled = rolled / rolled.sum(axis=1, keepdims=True)
     assert found["published"] == pytest.approx(rolled[4, 2:4].sum(), abs=1e-5)
     assert abs(found["difference"]) > 1e-3
+
+
+PAPER = ("bos", *["query"] * 3, *["scaffold"] * 3, "doc 1", "doc 1", *["scaffold"] * 2, "doc 2", "scaffold", "scaffold")
+PAPER_TEXTS = (
+    "<s>",
+    " who",
+    " rules",
+    "?",
+    "\n",
+    "Passages",
+    "[1]",
+    " Ann",
+    " rules",
+    "\n",
+    "[2]",
+    " Bo",
+    "\n",
+    "Answer:",
+)
+OURS = ("bos", *["scaffold"] * 2, *["doc 1"] * 2, *["scaffold"] * 3, "doc 2", *["scaffold"] * 2, "query", "scaffold")
+OURS_TEXTS = (
+    "<s>",
+    "Document",
+    " 1:",
+    " Ann",
+    " rules",
+    "\n",
+    "Document",
+    " 2:",
+    " Bo",
+    "\n",
+    "Question:",
+    " who?",
+    "\nAnswer:",
+)
+
+
+@pytest.mark.parametrize(
+    ("labels", "texts", "expected"),
+    [
+        (PAPER, PAPER_TEXTS, "bos 0 1, query 1 4, doc_1 4 9, doc_2 9 12, answer 14 16"),
+        (PAPER[1:], PAPER_TEXTS[1:], "bos 0 1, query 1 4, doc_1 4 9, doc_2 9 12, answer 13 15"),
+        (OURS, OURS_TEXTS, "bos 0 1, doc_1 1 5, doc_2 5 9, query 9 11, answer 13 15"),
+    ],
+    ids=["question first", "without bos", "documents first"],
+)
+def test_pieces_tokenised_apart(labels, texts, expected):
+    """Lengths of "question", "[n] text newline" added up from 0, as without a bos token; the rest is in no region."""
+    run = full_run(prompt=labels, texts=texts, answer=2)
+    spans = [f"{r.label.replace(' ', '_')} {r.start} {r.stop}" for r in retokenised(to_trace(run))]
+    assert ", ".join(spans) == expected
+
+
+def test_published_flow_of_even_attention():
+    run = full_run(seed=4)
+    found = row(compat([with_matrices(run)]), "retokenised_regions")
+    even = np.full((3, run.tokens, run.tokens), 1 / run.tokens)
+    rolled = pooled_rollout(even, retokenised(to_trace(run)))
+    assert found["uniform"] == pytest.approx(rolled[4, 2:4].sum(), abs=1e-6)
 
 
 def test_without_matrices_the_rest_is_given_and_said():

@@ -56,7 +56,7 @@ def test_matrices_and_rollout_on_full_matrices(kind):
                     view=view, form=form, source=labels[source], target=labels[target], gold="doc 2", **where
                 )
                 assert row["value"][0] == pytest.approx(values[chosen, source, target].mean(), abs=1e-5)
-    table = result.tables["flow_steps"].filter(target="doc 2")
+    table = result.tables["flow_steps"].filter(target="doc 2", window="all")
     expected = [rolled[s, answer, 4] if s >= first else None for s in steps]
     for found, value in zip(table["value"], expected, strict=True):
         assert found == (None if value is None else pytest.approx(value, abs=1e-5))
@@ -115,6 +115,45 @@ def test_gold_position():
     assert gold_label(to_trace(run)) == "doc 1 + doc 2"
     table = flow([trace]).tables["flow_gold"].filter(window="all")
     assert table.select("target", "is_gold").rows() == [("doc 1", False), ("doc 2", True)]
+
+
+@pytest.mark.parametrize("kind", ["mdm", "arm"])
+def test_gold_against_the_other_documents(kind):
+    """Per sample, from the rollout itself: gold minus the mean of the others; by gold position and over all."""
+    traces = []
+    for seed in range(4):
+        run = full_run(seed=seed, kind=kind)
+        run.marks = {"evidence": np.array([5] if seed % 2 else [9])}
+        traces.append(to_trace(run, model="m"))
+    tables = flow(traces).tables
+    gaps = []
+    for trace in traces:
+        rolled = region_rollout(trace.region_matrix(head_mean=True).astype(float))  # [step, region, region]
+        answer, first = trace.region_labels.index("answer"), 1 if kind == "arm" else 0
+        to = {name: rolled[first:, answer, trace.region_labels.index(name)].mean() for name in ("doc 1", "doc 2")}
+        gold = gold_label(trace)
+        gaps.append(to[gold] - to["doc 2" if gold == "doc 1" else "doc 1"])
+    found = {row["gold"]: row for row in tables["flow_contrast"].filter(window="all").iter_rows(named=True)}
+    assert found["any"]["value"] == pytest.approx(np.mean(gaps), abs=1e-5) and found["any"]["samples"] == 4
+    assert found["doc 1"]["value"] == pytest.approx(np.mean(gaps[1::2]), abs=1e-5)
+    assert 0 < found["any"]["p"] <= 1
+    assert found["doc 1"]["uniform"] == pytest.approx(-found["doc 2"]["uniform"]) != 0  # lengths alone tell them apart
+
+
+def test_no_gold_document_gives_an_empty_contrast():
+    run = full_run()
+    run.marks = {"evidence": np.zeros(0, int)}
+    assert flow([to_trace(run)]).tables["flow_contrast"].is_empty()
+
+
+def test_steps_and_windows_average_to_the_main_table():
+    trace = to_trace(full_run(seed=3))
+    tables = flow([trace]).tables
+    for window in ("all", "shallow", "deep"):
+        steps = tables["flow_steps"].filter(window=window, target="doc 1")
+        whole = tables["flow"].filter(view="rollout", form="pooled", window=window, source="answer", target="doc 1")
+        assert steps.height == trace.steps
+        assert steps["value"].mean() == pytest.approx(whole["value"][0], abs=1e-6)
 
 
 def test_refusals():

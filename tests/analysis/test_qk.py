@@ -119,7 +119,20 @@ def test_heatmaps():
     assert mean == pytest.approx(
         np.mean([run.queries[-1][1, h][5] @ run.keys[-1][1, h // 2][2] for h in range(4)]), rel=1e-3
     )
+    assert table.filter(token=9, row=12)["text"][0] == " king" and table["model"][0] == "tiny-arm"
+    assert qk_heatmaps(with_matrices(run, layers=(2,)), layer=-1)["layer"][0] == 2
+    with pytest.raises(UserError, match="no head 4"):
+        qk_heatmaps(with_matrices(run), layer=1, head=4)
     with pytest.raises(UserError, match="none of layer 0"):
         qk_heatmaps(with_matrices(run), layer=0)
     with pytest.raises(UserError, match="keep='matrices'"):
         qk_heatmaps(to_trace(run), layer=0)
+
+
+def test_heatmaps_hide_what_no_row_sees():
+    run = full_run(visibility="block_causal(4)")
+    table = qk_heatmaps(with_matrices(run), layer=1)
+    hidden = table.filter(table["qk"].is_null())
+    assert set(hidden.select("row", "token").rows()) == {
+        (i, j) for i in range(15) for j in range(15) if j // 4 > i // 4
+    }

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from floatscope.analysis import ANALYSES, Controls, Options, analyze
-from floatscope.analysis.reading import find_traces
+from floatscope.analysis.reading import find_traces, split_controls
 from floatscope.analysis.statistics import bootstrap_mean, pearson, sign_flip_test, spearman
 from floatscope.errors import UserError
 from tests.traces.full_matrices import full_run, to_trace
@@ -90,7 +90,7 @@ def test_no_trace_is_a_sentence(name):
         analyze(name, [])
 
 
-@pytest.mark.parametrize("name", [name for name in ANALYSES if name != "task_dependence"])
+@pytest.mark.parametrize("name", ANALYSES)
 def test_two_models_under_one_name(name):
     with pytest.raises(UserError, match="share the name"):
         analyze(name, [*traces("m"), *traces("m", layers=2)])
@@ -106,6 +106,31 @@ def test_untrained_control_names_its_model():
     direct = {m: analyze("dispersion", [to_trace(full_run(seed=s))]).table["value"] for m, s in (("a", 50), ("b", 51))}
     for model in "ab":
         np.testing.assert_allclose(found.table.filter(model=model)["untrained"], direct[model])
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [({"seed": -1}, "seed -1 is negative"), ({"draws": 0}, "0 bootstrap draws"), ({"normalisation": "x"}, "'rows' or")],
+)
+def test_bad_options_are_sentences(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        Options(**settings)
+
+
+def test_control_passes_of_a_run_are_told_apart(tmp_path):
+    for number, control in enumerate(["", "untrained", "null_query", None]):
+        metadata = {"sample": "s", "control": control, "control_of": "m"}
+        to_trace(full_run(seed=number), metadata=metadata).save(tmp_path / f"{number}.safetensors")
+    to_trace(full_run(seed=9)).save(tmp_path / "loose")
+    own, controls = split_controls(find_traces(tmp_path, progress="x"), untrained=[tmp_path / "loose"])
+    assert [path.name for path in own.paths] == ["0.safetensors", "3.safetensors"] and own.progress == "x"
+    assert [path.name for path in controls.untrained.paths] == ["loose", "1.safetensors"]
+    assert [path.name for path in controls.null_query.paths] == ["2.safetensors"]
+    with pytest.raises(UserError, match="only control passes"):
+        split_controls(find_traces(tmp_path / "1.safetensors"))
+    to_trace(full_run(), metadata={"control": "guess"}).save(tmp_path / "g.safetensors")
+    with pytest.raises(UserError, match="'guess', which is not known"):
+        split_controls(find_traces(tmp_path))
 
 
 def test_unknown_analysis():
@@ -126,7 +151,9 @@ def test_save_and_read_from_files(tmp_path):
     direct = analyze("flow", traces())
     np.testing.assert_allclose(first.table["value"], direct.table["value"], atol=1e-6)
     paths = first.save(tmp_path / "tables")
-    assert [path.name for path in paths] == ["flow.parquet", "flow_gold.parquet", "flow_steps.parquet"]
+    assert [path.name for path in paths] == [
+        f"{name}.parquet" for name in ("flow", "flow_gold", "flow_contrast", "flow_steps")
+    ]
     assert pl.read_parquet(paths[0]).equals(first.table)
     assert len(find_traces(folder / "0.safetensors", folder)) == 5
     with pytest.raises(UserError, match="nothing at"):

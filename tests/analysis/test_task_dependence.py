@@ -46,3 +46,5 @@ def test_one_task_is_a_sentence():
 def test_too_few_samples_are_null():
     table = task_dependence([sample(3, "qa", 0), sample(4, "code", 1)]).table
     assert table["value"].null_count() == table.height
+    lone = [sample(3, "qa", 0), sample(4, "qa", 1), sample(30, "code", 2)]
+    assert task_dependence(lone).table["value"].null_count() == table.height  # one pair within is no mean

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from floatscope.analysis.results import Options
-from floatscope.analysis.token_classes import CLASSES, step_classes, thirds, token_classes
+from floatscope.analysis.token_classes import CLASSES, step_classes, token_classes
 from floatscope.errors import UserError
 from tests.traces.full_matrices import TEXTS, constant_rows, full_run, peaked, to_trace
 
@@ -52,11 +52,6 @@ def test_shares_on_full_matrices():
     np.testing.assert_allclose(part["uniform"], even / even.sum(), atol=1e-5)
     total = table.filter(depth="all", phase="all")
     assert total["value"].sum() == pytest.approx(1) and total["random"].sum() == pytest.approx(1)
-
-
-def test_thirds():
-    assert list(thirds(1)) == [0] and list(thirds(2)) == [0, 2] and list(thirds(3)) == [0, 1, 2]
-    assert list(thirds(4)) == [0, 0, 1, 2] and np.bincount(thirds(32)).tolist() == [11, 11, 10]
 
 
 def shallow_newline_deep_king(seed: int):

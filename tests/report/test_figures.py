@@ -11,7 +11,7 @@ from floatscope.analysis import ANALYSES, Controls, Options, analyze
 from floatscope.analysis.drift import temporal_heatmap
 from floatscope.analysis.qk import qk_heatmaps
 from floatscope.errors import UserError
-from floatscope.report import figures
+from floatscope.report import drawing, figures, heatmaps
 from tests.traces.full_matrices import full_run, to_trace
 
 OPTIONS = Options(detector="zscore(1)", draws=50)
@@ -49,9 +49,8 @@ def test_every_analysis_draws(results, name, theme):
     assert spec["config"]["background"] == paper
     text = json.dumps(spec)
     assert "NaN" not in text
-    if name != "compat":
-        assert figures._COLOURS[theme]["control"] in text or name in ("token_classes",)
-        assert "uniform" in text or "random" in text
+    assert drawing.COLOURS[theme]["control"] in text or name == "token_classes"  # there, pale and thin bars
+    assert "uniform" in text or "random" in text
 
 
 @pytest.mark.parametrize(("name", "field"), [("drift", "value"), ("absorption", "uniform"), ("qk", "random")])
@@ -65,7 +64,7 @@ def test_files_without_network(results, tmp_path):
     chart = ANALYSES["dispersion"].figure(results["dispersion"])
     paths = figures.save_figure(chart, tmp_path / "dispersion", ("svg", "pdf", "html", "png"))
     content = {path.suffix: path.read_bytes() for path in paths}
-    assert content[".svg"].startswith(b"<svg") and b"effective_share" in content[".svg"]
+    assert content[".svg"].startswith(b"<svg") and b"Gini coefficient" in content[".svg"]
     assert content[".pdf"].startswith(b"%PDF") and content[".png"].startswith(b"\x89PNG")
     page = content[".html"].decode()
     assert not re.findall(r"(?:src|href)=[\"']?https?:|@import", page)
@@ -85,7 +84,7 @@ def test_refusals(results, tmp_path):
 def test_heatmap_marks_anchors_commits_and_texts(tmp_path):
     trace = sample("mdm", 0)
     table = temporal_heatmap(trace, 1, OPTIONS)
-    path = figures.save_figure(figures.temporal_heatmap(table), tmp_path / "heat", ("svg",))[0]
+    path = figures.save_figure(heatmaps.temporal_heatmap(table), tmp_path / "heat", ("svg",))[0]
     drawn = path.read_text()
     assert drawn.count(">///</text>") == table["anchor"].sum()
     for text in ("Question", "king", "↵"):
@@ -102,5 +101,47 @@ def test_qk_heatmaps_draw(tmp_path):
         "keys": run.keys[-1][None].astype(np.float32),
     }
     trace = dataclasses.replace(trace, arrays={**trace.arrays, **states})
-    chart = figures.qk_heatmaps(qk_heatmaps(trace, 1, options=OPTIONS), "dark")
+    chart = heatmaps.qk_heatmaps(qk_heatmaps(trace, 1, options=OPTIONS), "dark")
     assert figures.save_figure(chart, tmp_path / "qk", ("svg",))[0].stat().st_size > 5000
+
+
+def test_large_matrices_are_drawn_as_means_of_blocks():
+    import polars as pl
+
+    row, token = np.indices((200, 200))
+    values = np.random.default_rng(0).normal(size=(200, 200))
+    labels = {"model": "m", "layer": 0, "step": 1, "anchor": False}
+    columns = {"row": row.ravel(), "token": token.ravel(), "text": [f"t{n}" for n in token.ravel()]}
+    columns |= {name: values.ravel() for name in ("qk", "cos", "norm")}
+    table = pl.DataFrame(columns).with_columns(**{name: pl.lit(value) for name, value in labels.items()})
+    spec = json.loads(heatmaps.qk_heatmaps(table).to_json())
+    cells = spec["hconcat"][0]["data"]["values"]
+    assert len(cells) == 67 * 67  # blocks of 3 x 3
+    first = next(cell for cell in cells if (cell["row"], cell["token"]) == (3, 6))
+    assert first["qk"] == pytest.approx(values[3:6, 6:9].mean())
+    assert "3 x 3 pairs" in json.dumps(spec)
+
+
+def test_heatmaps_of_the_first_trace_of_each_model():
+    traces = [sample("org/a b", 0), sample("org/a b", 1), sample("c", 2)]
+    charts = heatmaps.trace_heatmaps("drift", traces, -1, OPTIONS)
+    assert list(charts) == ["drift_heatmap_org-a-b", "drift_heatmap_c"]
+    assert "layer 2" in charts["drift_heatmap_c"].to_json()
+    assert heatmaps.trace_heatmaps("qk", traces, -1) == {}  # no matrices were kept
+    assert heatmaps.trace_heatmaps("flow", traces, -1) == {}
+    with pytest.raises(UserError, match="no layer 7"):
+        heatmaps.trace_heatmaps("drift", traces, 7)
+
+
+def test_gold_positions_are_columns_in_order(results):
+    import polars as pl
+
+    golds = ["doc 10", "doc 2", "doc 1 + doc 2", "doc 1", "none"]
+    assert figures._gold_positions(pl.DataFrame({"gold": golds})) == ["none", "doc 1", "doc 2", "doc 10"]
+    assert figures._gold_positions(pl.DataFrame({"gold": ["doc 1 + doc 2"]})) == ["doc 1 + doc 2"]
+
+
+def test_nothing_to_draw_is_a_sentence():
+    result = analyze("drift", [to_trace(full_run(steps=1, answer=1))], OPTIONS)
+    with pytest.raises(UserError, match="nothing to draw"):
+        figures.drift(result)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect
+from floatscope.analysis.depth import depth_table
 from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, Controls, Options, Panel, Result, analyse
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.canvas import BOS, positions
@@ -40,7 +41,8 @@ def absorption(traces: Iterable[Trace], options: Options = DEFAULTS, controls: C
             "random": np.concatenate(list(expected.values())),
         }
 
-    return analyse("absorption", traces, ("set", "rows", "layer"), measure, options, controls)[0]
+    result, panel = analyse("absorption", traces, ("set", "rows", "layer"), measure, options, controls)
+    return Result("absorption", {**result.tables, "absorption_depth": depth_table(panel, options)}, result.notes)
 
 
 def _absorbed(trace: Trace, options: Options) -> tuple[dict[tuple[str, str], Array], dict[tuple[str, str], Array]]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from floatscope.analysis.results import (
     DEFAULTS,
     NO_CONTROLS,
+    NORMALISATIONS,
     Controls,
     Options,
     Panel,
@@ -128,7 +129,7 @@ def parse_detector(text: str) -> Callable[[Field], Array]:
 
 def field_of(trace: Trace, normalisation: str = "rows", head: int | None = None) -> Field:
     """[step, layer, token] received attention of the head mean, or of one head if all heads were kept."""
-    if normalisation not in ("rows", "visible"):
+    if normalisation not in NORMALISATIONS:
         raise UserError(f"The normalisation {normalisation!r} is not known; use 'rows' or 'visible'.")
     rows = trace.rows[:, None, None]
     seen = trace.visible

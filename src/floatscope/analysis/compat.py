@@ -1,10 +1,12 @@
 """Compat: the published computations of arXiv 2601.07894's code, quirk by quirk, beside the exact ones.
 
-Each quirk is measured on the same traces with everything else equal, so that the difference is its own. What each
-one changes is in docs/definitions.md. Quirks about states and regions need full matrices, kept on request.
+Each quirk is measured on the same traces with everything else equal, so that the difference is its own; the control
+is the published computation on uniform attention. What each one changes is in docs/definitions.md. Quirks about states
+and regions need full matrices, kept on request.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,9 @@ from floatscope.analysis.results import (
     collect,
     summarise,
 )
-from floatscope.canvas import ANSWER, Region
+from floatscope.analysis.token_text import plain_text
+from floatscope.analysis.uniform import even_attention, uniform_trace
+from floatscope.canvas import ANSWER, BOS, QUERY, SCAFFOLD, Region, positions
 from floatscope.traces import Trace
 
 Array = NDArray[Any]
@@ -36,28 +40,31 @@ def compat(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Contr
     """Published and exact value of every quirk per layer, and the difference with its interval over samples."""
 
     def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any]:
-        columns: dict[str, list[Any]] = {name: [] for name in ("quirk", "version", "layer", "value")}
+        columns: dict[str, list[Any]] = {name: [] for name in ("quirk", "version", "layer", "value", "uniform")}
         for name, quirk in QUIRKS.items():
-            pair = quirk(trace)
+            pair = quirk.values(trace)
             if pair is None:
-                panel.note(f"The quirk '{name}' is left out for traces without full matrices (keep='matrices').")
+                panel.note(f"The quirk '{name}' is left out for traces {quirk.lacking}.")
                 continue
             layers = [None] if pair[0].ndim == 0 else trace_layers(trace, len(pair[0]))
+            even = np.full(len(layers), np.nan) if quirk.even is None else np.atleast_1d(quirk.even(trace))
             versions = {"published": pair[0], "exact": pair[1], "difference": pair[0] - pair[1]}
             for version, values in versions.items():
                 columns["quirk"] += [name] * len(layers)
                 columns["version"] += [version] * len(layers)
                 columns["layer"] += layers
                 columns["value"] += np.atleast_1d(values).tolist()
+                columns["uniform"] += even.tolist()
         return columns | {"layer": pl.Series(columns["layer"], dtype=pl.Int64)}
 
     panel = collect(traces, ("quirk", "version", "layer"), measure, options.seed)
     table = summarise(panel, options)
     keys = ["model", "kind", "quirk", "layer"]
     means = table.pivot("version", index=keys, values="value", maintain_order=True)
-    interval = table.filter(pl.col("version") == "difference").select(*keys, "low", "high", "samples")
+    interval = table.filter(pl.col("version") == "difference").select(*keys, "low", "high", "samples", "uniform")
     joined = means.join(interval, on=keys, nulls_equal=True, maintain_order="left")
-    return Result("compat", {"compat": joined}, tuple(panel.notes))
+    notes = (*panel.notes, "The column 'uniform' is null for q.k: even attention has no queries and keys.")
+    return Result("compat", {"compat": joined}, notes)
 
 
 def trace_layers(trace: Trace, count: int) -> list[int]:
@@ -79,9 +86,14 @@ def _absolute_threshold(trace: Trace) -> Pair:
 
 
 def _one_forward(trace: Trace) -> Pair:
-    """Absorption of the first token from the last forward alone, against the mean over all steps."""
-    received = trace.received[..., 0].astype(np.float64)
-    return 100 * received[-1], 100 * received.mean(axis=0)
+    """Absorption from one forward over the finished text, against the mean over all steps.
+
+    The set is the published one: bos of an ARM, the top position of an MDM. The last captured step stands for the
+    finished text: it lacks the tokens that commit in it.
+    """
+    received = trace.received.astype(np.float64)
+    absorbed = received[..., 0] if trace.kind == "arm" else received.max(axis=-1)  # [step, layer]
+    return 100 * absorbed[-1], 100 * absorbed.mean(axis=0)
 
 
 def _states(trace: Trace) -> tuple[Array, Array] | None:
@@ -141,32 +153,64 @@ def _head_modulo(trace: Trace) -> Pair | None:
 
 
 def _retokenised_regions(trace: Trace) -> Pair | None:
-    """Rollout from answer to documents with regions from pieces tokenised apart.
-
-    The pieces are counted without bos, so every edge after the first lies one token early; template words belong to
-    the piece before them, and what follows the last piece belongs to no region.
-    """
-    documents = [region for region in trace.regions if region.label.startswith("doc ")]
-    if "attention" not in trace.arrays or not documents or ANSWER not in trace.region_labels:
+    """Rollout from answer to documents with regions from pieces tokenised apart, against the true ones."""
+    if "attention" not in trace.arrays or not _documents(trace) or ANSWER not in trace.region_labels:
         return None
     attention = trace.attention[-1].mean(axis=1, dtype=np.float64)  # [layer, row, token]
-    shifted = _shifted_regions(trace)
-    published = pooled_rollout(attention, shifted)
     exact = pooled_rollout(attention, list(trace.regions), list(trace.region_labels))
-    names = [region.label for region in shifted]
-    flows = []
-    for matrix, labels in ((published, names), (exact, list(trace.region_labels))):
-        targets = [n for n, label in enumerate(labels) if label.startswith("doc ")]
-        flows.append(matrix[labels.index(ANSWER), targets].sum())
-    return flows[0], flows[1]
+    return _to_documents(attention, retokenised(trace)), _flow(exact, list(trace.region_labels))
 
 
-def _shifted_regions(trace: Trace) -> list[Region]:
-    documents = [region for region in trace.regions if region.label.startswith("doc ")]
-    edges = [max(region.start - 1, 1) for region in documents] + [max(documents[-1].stop - 1, 1)]
-    shifted = [Region("bos", 0, 1), Region("query", 1, edges[0])]
-    shifted += [Region(r.label, edges[n], edges[n + 1]) for n, r in enumerate(documents)]
-    return [*shifted, Region(ANSWER, trace.prompt_length, len(trace.canvas))]
+def _even_documents(trace: Trace) -> Array:
+    even = even_attention(trace)[trace.matrix_layers]
+    return _to_documents(even, retokenised(trace))
+
+
+def _to_documents(attention: Array, spans: list[Region]) -> Array:
+    return _flow(pooled_rollout(attention, spans), [span.label for span in spans])
+
+
+def _flow(rolled: Array, labels: list[str]) -> Array:
+    """[] from the answer to all documents."""
+    return rolled[labels.index(ANSWER), [n for n, label in enumerate(labels) if label.startswith("doc ")]].sum()
+
+
+def _documents(trace: Trace) -> list[Region]:
+    return [region for region in trace.regions if region.label.startswith("doc ")]
+
+
+def retokenised(trace: Trace) -> list[Region]:
+    """The regions that tokenising the prompt's pieces apart gives, where pieces tokenise alike alone and in context.
+
+    A document's piece is its heading, its text and the line break after it. Lengths are added up from 0 and without
+    bos: with a bos token every edge lies one token early. What follows the last piece is in no region.
+    """
+    shift = len(positions(trace.regions, BOS))
+    documents = _documents(trace)
+    edges = [_piece_edge(trace, region.start) for region in documents]
+    edges.append(_piece_edge(trace, _after(trace, documents[-1].stop)))
+    query = positions(trace.regions, QUERY)
+    first = [Region(BOS, 0, 1)]
+    if len(query) and query[0] > documents[-1].stop:
+        last = [Region(QUERY, edges[-1] - shift, int(query[-1]) + 1 - shift)]
+    else:
+        first, last = [*first, Region(QUERY, 1, max(edges[0] - shift, 1))], []
+    pieces = [Region(r.label, max(edges[n] - shift, 1), edges[n + 1] - shift) for n, r in enumerate(documents)]
+    return [*first, *pieces, *last, Region(ANSWER, trace.prompt_length, len(trace.canvas))]
+
+
+def _after(trace: Trace, stop: int) -> int:
+    """Where the template words that begin at `stop` end."""
+    return next((r.stop for r in trace.regions if r.start == stop and r.label == SCAFFOLD), stop)
+
+
+def _piece_edge(trace: Trace, start: int) -> int:
+    """Where the piece whose own text begins at `start` begins: after the last line break of the words before it."""
+    before = next((r for r in trace.regions if r.stop == start and r.label == SCAFFOLD), None)
+    if before is None:
+        return start
+    breaks = [n for n in range(before.start, before.stop) if "\n" in plain_text(trace.texts_or_ids[n])]
+    return breaks[-1] + 1 if breaks else before.start
 
 
 def pooled_rollout(attention: Array, spans: list[Region], labels: list[str] | None = None) -> Array:
@@ -181,10 +225,21 @@ def pooled_rollout(attention: Array, spans: list[Region], labels: list[str] | No
     return region_rollout(np.divide(pooled, total, out=np.zeros_like(pooled), where=total > 0), alpha=0.5)
 
 
-QUIRKS: dict[str, Callable[[Trace], Pair | None]] = {
-    "absolute_threshold": _absolute_threshold,
-    "one_forward": _one_forward,
-    "head_averaged_states": _head_averaged_states,
-    "head_modulo": _head_modulo,
-    "retokenised_regions": _retokenised_regions,
+@dataclass(frozen=True)
+class Quirk:
+    """A published computation beside the exact one, and on uniform attention; None where a trace cannot tell."""
+
+    values: Callable[[Trace], Pair | None]
+    even: Callable[[Trace], Array] | None = None
+    lacking: str = "without full matrices (keep='matrices')"
+
+
+QUIRKS: dict[str, Quirk] = {
+    "absolute_threshold": Quirk(_absolute_threshold, lambda trace: _absolute_threshold(uniform_trace(trace))[0]),
+    "one_forward": Quirk(_one_forward, lambda trace: _one_forward(uniform_trace(trace))[0]),
+    "head_averaged_states": Quirk(_head_averaged_states),
+    "head_modulo": Quirk(_head_modulo),
+    "retokenised_regions": Quirk(
+        _retokenised_regions, _even_documents, "without full matrices (keep='matrices'), documents or answer"
+    ),
 }

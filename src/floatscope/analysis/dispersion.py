@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import field_of, parse_detector
+from floatscope.analysis.depth import depth_table
 from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, Controls, Options, Panel, Result, analyse
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.traces import Trace
@@ -34,7 +35,8 @@ def dispersion(traces: Iterable[Trace], options: Options = DEFAULTS, controls: C
             "uniform": np.concatenate([flat[name][kinds] for name in MEASURES]),
         }
 
-    return analyse("dispersion", traces, ("measure", "layer"), measure, options, controls)[0]
+    result, panel = analyse("dispersion", traces, ("measure", "layer"), measure, options, controls)
+    return Result("dispersion", {**result.tables, "dispersion_depth": depth_table(panel, options)}, result.notes)
 
 
 def trace_dispersion(trace: Trace, options: Options = DEFAULTS) -> dict[str, NDArray[np.float64]]:

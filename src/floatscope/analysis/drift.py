@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect, field_of, parse_detector
+from floatscope.analysis.depth import depth_table
 from floatscope.analysis.results import (
     DEFAULTS,
     NO_CONTROLS,
@@ -46,10 +47,12 @@ def drift(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Contro
     def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any]:
         if trace.steps < 2:
             panel.note("Traces of one step have no drift: their values are null.")
-        found = trace_drift(trace, options)
+        field = field_of(trace, options.normalisation)
+        chosen = parse_detector(options.detector)(field) > 0.5
+        found = _measures(trace.received, chosen, field.present)
         even, kinds = uniform_layers(trace)
         flat = trace_drift(even, options)
-        shuffled = _measures(*_shuffle(trace, options, rng))
+        shuffled = _measures(*_shuffle(trace.received, chosen, field.present, rng), field.present)
         return {
             "measure": np.repeat(list(MEASURES), trace.layers),
             "layer": np.tile(np.arange(trace.layers), len(MEASURES)),
@@ -58,7 +61,8 @@ def drift(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Contro
             "random": np.concatenate([shuffled[name] for name in MEASURES]),
         }
 
-    return analyse("drift", traces, ("measure", "layer"), measure, options, controls)[0]
+    result, panel = analyse("drift", traces, ("measure", "layer"), measure, options, controls)
+    return Result("drift", {**result.tables, "drift_depth": depth_table(panel, options)}, result.notes)
 
 
 def trace_drift(trace: Trace, options: Options = DEFAULTS) -> dict[str, Array]:
@@ -67,18 +71,15 @@ def trace_drift(trace: Trace, options: Options = DEFAULTS) -> dict[str, Array]:
     return _measures(trace.received, parse_detector(options.detector)(field) > 0.5, field.present)
 
 
-def _shuffle(trace: Trace, options: Options, rng: np.random.Generator) -> tuple[Array, Array, Array]:
-    """Received attention with its positions shuffled at every step and layer, and the anchors it then has."""
-    field = field_of(trace, options.normalisation)
-    weights = parse_detector(options.detector)(field) > 0.5
-    received = np.array(trace.received)
-    shuffled = np.zeros_like(weights)
-    for step, layer in np.ndindex(received.shape[:2]):
-        places = np.flatnonzero(field.present[step, layer])
-        order = rng.permutation(places)
-        received[step, layer, places] = received[step, layer, order]
-        shuffled[step, layer, places] = weights[step, layer, order]
-    return received, shuffled, field.present
+def _shuffle(received: Array, anchors: Array, present: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """received, anchors [step, layer, token] with the columns that exist shuffled at every step and layer."""
+    order = np.argsort(np.where(present, rng.random(present.shape, np.float32), 2), axis=-1)  # absent ones last
+    places = np.argsort(~present, axis=-1, kind="stable") if not present.all() else np.arange(present.shape[-1])
+    shuffled = np.zeros_like(received), np.zeros_like(anchors)
+    for found, values in zip(shuffled, (received, anchors), strict=True):
+        drawn = np.take_along_axis(values, order, axis=-1)
+        np.put_along_axis(found, np.broadcast_to(places, present.shape), drawn, axis=-1)
+    return shuffled
 
 
 def _measures(received: Array, anchors: Array, present: Array) -> dict[str, Array]:

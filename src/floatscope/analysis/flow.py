@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from floatscope.analysis.depth import THIRDS, thirds, with_test
 from floatscope.analysis.results import (
     DEFAULTS,
     NO_CONTROLS,
@@ -20,16 +21,19 @@ from floatscope.analysis.results import (
     Panel,
     Result,
     analyse,
+    summarise,
     summarise_samples,
+    with_untrained,
 )
-from floatscope.analysis.token_classes import THIRDS, thirds
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.canvas import ANSWER
 from floatscope.errors import UserError
 from floatscope.traces import Trace
 
 Array = NDArray[Any]
-_STEP_KEYS = ("gold", "step", "target")
+_STEP_KEYS = ("gold", "window", "step", "target")
+_ANY = "any"
+"""Label of the contrast over all gold positions."""
 FORMS = {
     "pooled": "share of the source's attention that lands on the target (the paper's sum pooling)",
     "per_token": "the same divided by the target's length, rows rescaled to sum to 1",
@@ -77,7 +81,8 @@ def flow(
 ) -> Result:
     """Region matrices per layer and rollouts per layer window, by gold position.
 
-    Further tables: the answer's rollout at every step, and answer-to-document flow by gold position.
+    Further tables: answer-to-document flow by gold position, its contrast (gold minus the mean of the other
+    documents, with a test), and the answer's rollout at every step.
     """
     if not 0 <= alpha <= 1:
         raise UserError(f"The attention weight alpha = {alpha} of the rollout is not between 0 and 1.")
@@ -99,8 +104,9 @@ def flow(
     if not panel.frames:
         raise UserError("No trace has regions: flow needs prompts built from questions and documents.")
     tables = {**result.tables, "flow_gold": _answer_to_documents(result.table)}
+    tables["flow_contrast"] = _gold_contrast(panel, options)
     for name, steps in panel.beside.items():
-        tables[name] = summarise_samples(steps.samples, steps.keys, options)
+        tables[name] = summarise(steps, options)
     return Result("flow", tables, result.notes)
 
 
@@ -125,7 +131,8 @@ def _trace_flow(trace: Trace, matrices: Array, alpha: float) -> tuple[dict[str, 
             mean = _mean_over_steps(matrix[:, None], there[:, :1])[0] if len(windows[name]) else None
             if mean is not None:
                 cells.append(("rollout", form, name, None, mean))
-    return _long(trace, labels, cells), _by_step(trace, labels, rolled["all"], there[:, 0])
+    known = {name: matrix for name, matrix in rolled.items() if len(windows[name])}
+    return _long(trace, labels, cells), _by_step(trace, labels, known, there[:, 0])
 
 
 def _mean_over_steps(matrices: Array, there: Array) -> Array:
@@ -149,27 +156,54 @@ def _long(trace: Trace, labels: tuple[str, ...], cells: list[Any]) -> dict[str, 
     }
 
 
-def _by_step(trace: Trace, labels: tuple[str, ...], rolled: Array, there: Array) -> dict[str, Any] | None:
-    """The answer's row of the whole stack's rollout, at every step at which the answer has rows."""
+def _by_step(trace: Trace, labels: tuple[str, ...], rolled: dict[str, Array], there: Array) -> dict[str, Any] | None:
+    """The answer's row of every window's rollout, at every step at which the answer has rows."""
     if ANSWER not in labels:
         return None
     source = labels.index(ANSWER)
-    values = np.where(there[:, source, None], rolled[:, source], np.nan)  # [step, region]
+    values = np.stack([np.where(there[:, source, None], matrix[:, source], np.nan) for matrix in rolled.values()])
+    windows, steps, targets = values.shape  # [window, step, region]
     return {
         "gold": [gold_label(trace)] * values.size,
-        "step": np.repeat(np.arange(len(values)), len(labels)),
-        "target": np.tile(labels, len(values)),
+        "window": np.repeat(list(rolled), steps * targets),
+        "step": np.tile(np.repeat(np.arange(steps), targets), windows),
+        "target": np.tile(labels, windows * steps),
         "value": values.ravel(),
     }
 
 
 def _answer_to_documents(table: pl.DataFrame) -> pl.DataFrame:
     """Rollout from the answer to each document, by gold position; whether the document is the gold one."""
-    chosen = table.filter(
-        (pl.col("view") == "rollout")
-        & (pl.col("form") == "pooled")
-        & (pl.col("source") == ANSWER)
-        & pl.col("target").str.starts_with("doc ")
-    )
-    is_gold = pl.col("gold").str.split(" + ").list.contains(pl.col("target")).alias("is_gold")
-    return chosen.with_columns(is_gold).drop("view", "form", "layer", "source")
+    return table.filter(_TO_DOCUMENTS).with_columns(_IS_GOLD.alias("is_gold")).drop("view", "form", "layer", "source")
+
+
+def _gold_contrast(panel: Panel, options: Options) -> pl.DataFrame:
+    """Rollout from the answer to the gold document minus the mean over the others, per sample; by gold and over all."""
+    samples = _contrasts(panel)
+    keys = ("gold", "window")
+    if samples.is_empty():
+        return summarise(Panel(keys), options).with_columns(pl.lit(None, pl.Float64).alias("p"))
+    control = _contrasts(panel.untrained) if panel.untrained is not None and panel.untrained.frames else None
+    table = with_untrained(summarise_samples(samples, keys, options), keys, panel, control)
+    return with_test(table, samples, ["model", *keys], options)
+
+
+def _contrasts(panel: Panel) -> pl.DataFrame:
+    """One row per sample and window, twice: under its gold position and under any."""
+    documents = panel.samples.filter(_TO_DOCUMENTS).with_columns(_IS_GOLD.alias("is_gold"))
+    gap = [
+        (pl.col(name).filter("is_gold").mean() - pl.col(name).filter(~pl.col("is_gold")).mean()).alias(name)
+        for name in ("value", "uniform", "random")
+    ]
+    each = documents.group_by("model", "kind", "trace", "gold", "window", maintain_order=True).agg(gap)
+    each = each.drop_nulls("value")  # no gold document, or no other one
+    return pl.concat([each, each.with_columns(pl.lit(_ANY).alias("gold"))])
+
+
+_TO_DOCUMENTS = (
+    (pl.col("view") == "rollout")
+    & (pl.col("form") == "pooled")
+    & (pl.col("source") == ANSWER)
+    & pl.col("target").str.starts_with("doc ")
+)
+_IS_GOLD = pl.col("gold").str.split(" + ").list.contains(pl.col("target"))

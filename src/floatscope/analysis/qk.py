@@ -12,7 +12,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect, random_like
+from floatscope.analysis.depth import depth_table
 from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, Controls, Options, Panel, Result, analyse
+from floatscope.analysis.uniform import visible_spans
 from floatscope.errors import UserError
 from floatscope.traces import Trace
 
@@ -27,6 +29,7 @@ MEASURES: dict[str, str] = {
 }
 
 _ROUNDING = 1e-5
+_MOST_TOKENS = 256
 
 
 def qk(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Controls = NO_CONTROLS) -> Result:
@@ -42,8 +45,7 @@ def qk(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Controls 
         present = (trace.visible > 0)[steps]
         if not chosen.any():
             panel.note("Traces without any anchor at the QK steps have null advantages.")
-        found = advantages(trace, chosen, present)
-        chance = advantages(trace, random_like(chosen, present, rng), present)
+        found, chance = advantages(trace, present, chosen, random_like(chosen, present, rng))
         return {
             "measure": np.repeat(list(MEASURES), trace.layers),
             "layer": np.tile(np.arange(trace.layers), len(MEASURES)),
@@ -54,43 +56,78 @@ def qk(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Controls 
     result, panel = analyse("qk", traces, ("measure", "layer"), measure, options, controls)
     if not panel.frames:
         raise UserError("No trace has QK sums; trace the samples with floatscope (imported files have none).")
-    return result
+    return Result("qk", {**result.tables, "qk_depth": depth_table(panel, options)}, result.notes)
 
 
-def advantages(trace: Trace, chosen: Array, present: Array) -> dict[str, Array]:
-    """chosen, present [qk_step, layer, token] -> each measure [layer]; nan where a layer has no anchor."""
-    heads = trace.heads
-    norms = np.repeat(trace.key_norm, heads // trace.key_norm.shape[2], axis=2)
+def advantages(trace: Trace, present: Array, *sets: Array) -> list[dict[str, Array]]:
+    """present and each set [qk_step, layer, token] -> each measure [layer] of each set; nan where it has no anchor."""
+    norms = np.repeat(trace.key_norm, trace.heads // trace.key_norm.shape[2], axis=2)
     angle = np.divide(trace.qk, norms, out=np.zeros_like(norms), where=norms > 0)  # [qk_step, layer, head, token]
-    inside = (chosen & present)[:, :, None]
-    outside = (present & ~chosen)[:, :, None]
-    known = (inside.sum(axis=-1) * outside.sum(axis=-1))[:, :, 0] > 0  # [qk_step, layer]
+    scales = {name: _deviation(trace.arrays[name], present[:, :, None]) for name in ("qk", "cos", "norm")}
+    return [_advantages(trace, norms, angle, scales, chosen & present, present & ~chosen) for chosen in sets]
+
+
+def _advantages(
+    trace: Trace, norms: Array, angle: Array, scales: dict[str, Array], inside: Array, outside: Array
+) -> dict[str, Array]:
+    known = inside.any(axis=-1) & outside.any(axis=-1)  # [qk_step, layer]
 
     def gap(values: Array) -> tuple[Array, Array]:
-        return _mean(values, inside), _mean(values, outside)
+        return _mean(values, inside[:, :, None]), _mean(values, outside[:, :, None])
 
-    scale = _deviation(trace.qk, present[:, :, None])
-    anchors_qk, others_qk = gap(trace.qk)
-    anchors_norm, others_norm = gap(norms)
-    anchors_angle, others_angle = gap(angle)
-    total = _ratio(anchors_qk - others_qk, scale)
-    parts = {
-        "qk": total,
-        "angle_part": _ratio(others_norm * (anchors_angle - others_angle), scale),
-        "norm_part": _ratio((anchors_norm - others_norm) * others_angle, scale),
-    }
-    parts["interaction_part"] = total - parts["angle_part"] - parts["norm_part"]
-    for name in ("cos", "norm"):
-        values = trace.arrays[name]
-        first, second = gap(values)
-        parts[name] = _ratio(first - second, _deviation(values, present[:, :, None]))
+    parts = {}
+    for name, scale in scales.items():
+        first, second = gap(trace.arrays[name])
+        parts[name] = _ratio(first - second, scale)
+    (anchors_norm, others_norm), (anchors_angle, others_angle) = gap(norms), gap(angle)
+    parts["angle_part"] = _ratio(others_norm * (anchors_angle - others_angle), scales["qk"])
+    parts["norm_part"] = _ratio((anchors_norm - others_norm) * others_angle, scales["qk"])
+    parts["interaction_part"] = parts["qk"] - parts["angle_part"] - parts["norm_part"]
     return {name: _mean_known(values.mean(axis=-1), known) for name, values in parts.items()}
 
 
 def qk_heatmaps(
     trace: Trace, layer: int, step: int | None = None, head: int | None = None, options: Options = DEFAULTS
 ) -> pl.DataFrame:
-    """q.k, cos and |q||k| of every pair of one layer, mean over heads or one head; pairs out of sight are null."""
+    """q.k, cos and |q||k| of every pair of one layer, mean over heads or one head; pairs out of sight are null.
+
+    At most the first 256 tokens, as in the published figures. A negative layer counts from the last.
+    """
+    layer = layer % trace.layers if -trace.layers <= layer < 0 else layer
+    queries, keys, step = _kept_states(trace, layer, step)
+    keys = np.repeat(keys, len(queries) // len(keys), axis=0)
+    products = np.einsum("hid,hjd->hij", queries, keys)
+    sizes = np.linalg.norm(queries, axis=-1)[:, :, None] * np.linalg.norm(keys, axis=-1)[:, None, :]
+    cosines = np.divide(products, sizes, out=np.zeros_like(products), where=sizes > 0)
+    if head is not None and not 0 <= head < len(products):
+        raise UserError(f"The trace of {trace.model!r} has {len(products)} heads; there is no head {head}.")
+    pick = (lambda values: values.mean(axis=0)) if head is None else (lambda values: values[head])
+    chosen = detect(trace, options.detector, options.normalisation)[step, layer] > 0.5
+    row, token = np.indices(products.shape[1:])
+    first, last, which = visible_spans(trace)
+    low, high = (edges[which[layer], : products.shape[1], None] for edges in (first, last))
+    hidden = (token < low) | (token >= high)
+    columns = {
+        name: np.where(hidden, np.nan, pick(v)).ravel()
+        for name, v in (("qk", products), ("cos", cosines), ("norm", sizes))
+    }
+    return pl.DataFrame(
+        {
+            "model": [trace.model] * row.size,
+            "layer": [layer] * row.size,
+            "step": [step] * row.size,
+            "row": row.ravel(),
+            "token": token.ravel(),
+            "text": np.array(trace.texts_or_ids, dtype=object)[token.ravel()].astype(str),
+            **columns,
+            "anchor": chosen[token.ravel()],
+        },
+        nan_to_null=True,
+    )
+
+
+def _kept_states(trace: Trace, layer: int, step: int | None) -> tuple[Array, Array, int]:
+    """queries [head, row, dimension], keys [kv_head, token, dimension] and the step, the last kept by default."""
     layers, steps = trace.matrix_layers.tolist(), trace.matrix_steps.tolist()
     step = int(steps[-1]) if step is None else step
     if layer not in layers or step not in steps:
@@ -98,31 +135,10 @@ def qk_heatmaps(
             f"The matrices of the trace of {trace.model!r} are of layers {layers} and steps {steps}; there is none of "
             f"layer {layer} at step {step}."
         )
-    queries = trace.queries[steps.index(step), layers.index(layer)].astype(np.float64)  # [head, row, dimension]
-    keys = trace.keys[steps.index(step), layers.index(layer)].astype(np.float64)  # [kv_head, token, dimension]
-    keys = np.repeat(keys, len(queries) // len(keys), axis=0)
-    products = np.einsum("hid,hjd->hij", queries, keys)
-    sizes = np.linalg.norm(queries, axis=-1)[:, :, None] * np.linalg.norm(keys, axis=-1)[:, None, :]
-    cosines = np.divide(products, sizes, out=np.zeros_like(products), where=sizes > 0)
-    pick = (lambda values: values.mean(axis=0)) if head is None else (lambda values: values[head])
-    chosen = detect(trace, options.detector, options.normalisation)[step, layer] > 0.5
-    row, token = np.indices(products.shape[1:])
-    hidden = (token > row) if trace.visibility == "causal" else np.zeros(row.shape, bool)
-    columns = {
-        name: np.where(hidden, np.nan, pick(v)).ravel()
-        for name, v in (("qk", products), ("cos", cosines), ("norm", sizes))
-    }
-    return pl.DataFrame(
-        {
-            "layer": [layer] * row.size,
-            "step": [step] * row.size,
-            "row": row.ravel(),
-            "token": token.ravel(),
-            **columns,
-            "anchor": chosen[token.ravel()],
-        },
-        nan_to_null=True,
-    )
+    place = steps.index(step), layers.index(layer)
+    rows = min(int(trace.rows[step]), _MOST_TOKENS)
+    queries = trace.queries[place][:, :rows].astype(np.float64)
+    return queries, trace.keys[place][:, :_MOST_TOKENS].astype(np.float64), step
 
 
 def _mean(values: Array, among: Array) -> Array:

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from floatscope.analysis.depth import THIRDS, thirds
 from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, Controls, Options, Panel, Result, analyse
-from floatscope.analysis.token_classes import CLASSES, THIRDS, class_mass, step_classes, thirds
+from floatscope.analysis.token_classes import CLASSES, class_mass, step_classes
 from floatscope.analysis.uniform import uniform_trace
 from floatscope.canvas import ANSWER
 from floatscope.errors import UserError

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from floatscope.analysis.results import Controls
 from floatscope.errors import UserError
 from floatscope.traces import Trace
 
@@ -12,18 +13,18 @@ class TraceFiles:
 
     def __init__(self, paths: Iterable[Path], progress: str | None = None) -> None:
         self.paths = tuple(paths)
-        self._progress = progress
+        self.progress = progress
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __iter__(self) -> Iterator[Trace]:
-        if self._progress is None:
+        if self.progress is None:
             yield from map(Trace.load, self.paths)
             return
         from rich.progress import track
 
-        yield from map(Trace.load, track(self.paths, description=self._progress, transient=True))
+        yield from map(Trace.load, track(self.paths, description=self.progress, transient=True))
 
 
 def find_traces(*places: str | Path, progress: str | None = None) -> TraceFiles:
@@ -41,3 +42,19 @@ def find_traces(*places: str | Path, progress: str | None = None) -> TraceFiles:
         else:
             raise UserError(f"There is nothing at {place}; give a run, a folder of traces or trace files.")
     return TraceFiles(paths, progress)
+
+
+def split_controls(
+    files: TraceFiles, untrained: Iterable[Path] = (), null_query: Iterable[Path] = ()
+) -> tuple[TraceFiles, Controls]:
+    """A run's own traces apart from those of its control passes (`metadata["control"]`), with further ones given."""
+    passes: dict[str, list[Path]] = {"": [], "untrained": list(untrained), "null_query": list(null_query)}
+    for path in files.paths:
+        control = str(Trace.load(path).metadata.get("control") or "")
+        if control not in passes:
+            raise UserError(f"{path} is of the control pass {control!r}, which is not known; trace it again.")
+        passes[control].append(path)
+    if not passes[""]:
+        raise UserError("There are only control passes among the traces; give those of the models themselves too.")
+    controls = Controls(TraceFiles(passes["untrained"]), TraceFiles(passes["null_query"]))
+    return TraceFiles(passes[""], files.progress), controls

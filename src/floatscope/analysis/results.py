@@ -20,6 +20,7 @@ from floatscope.errors import UserError
 from floatscope.traces import Trace
 
 CONTROLS = ("uniform", "random", "untrained")
+NORMALISATIONS = ("rows", "visible")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,14 @@ class Options:
     """Seed of bootstrap draws and random positions."""
     draws: int = 1000
     """Bootstrap draws over samples."""
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise UserError(f"The seed {self.seed} is negative; give 0 or a positive whole number.")
+        if self.draws < 1:
+            raise UserError(f"{self.draws} bootstrap draws give no interval; give at least 1.")
+        if self.normalisation not in NORMALISATIONS:
+            raise UserError(f"The normalisation {self.normalisation!r} is not known; use 'rows' or 'visible'.")
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,11 @@ class Result:
         """The main table."""
         return next(iter(self.tables.values()))
 
+    def _repr_html_(self) -> str:
+        from floatscope.report.notebook import result_html
+
+        return result_html(self)
+
     def save(self, folder: str | Path) -> list[Path]:
         """One parquet file a table, in a folder that is made if needed."""
         folder = Path(folder)
@@ -86,15 +100,12 @@ class Panel:
     """Lists that come with the numbers, one a sample, in any columns."""
     beside: dict[str, "Panel"] = field(default_factory=dict)
     """Further numbers of the same samples under other keys."""
+    untrained: "Panel | None" = None
+    """The same numbers of the untrained control traces, where some were given."""
 
     def add(self, trace: Trace, columns: Mapping[str, Any]) -> None:
         """One sample: a column per key, and `value` with, where they exist, `uniform` and `random`."""
-        about = (trace.family, trace.kind, trace.layers)
-        if self.models.setdefault(trace.model, about) != about:
-            raise UserError(
-                f"Traces of different models share the name {trace.model!r} (family, kind, layers: "
-                f"{self.models[trace.model]} and {about}); give each model its own name."
-            )
+        refuse_namesakes(self.models, trace)
         frame = pl.DataFrame(dict(columns), nan_to_null=True)
         missing = [pl.lit(None, pl.Float64).alias(name) for name in ("uniform", "random") if name not in columns]
         numbers = pl.col("value", "uniform", "random").cast(pl.Float64)
@@ -130,6 +141,16 @@ class Panel:
         return pl.concat(self.frames)
 
 
+def refuse_namesakes(models: dict[str, tuple[str, str, int]], trace: Trace) -> None:
+    """Remember a model's family, kind and number of layers; another model under its name is an error."""
+    about = (trace.family, trace.kind, trace.layers)
+    if models.setdefault(trace.model, about) != about:
+        raise UserError(
+            f"Traces of different models share the name {trace.model!r} (family, kind, layers: "
+            f"{models[trace.model]} and {about}); give each model its own name."
+        )
+
+
 def sample_name(trace: Trace, number: int) -> str:
     """The sample's id where the caller gave one, else its place in the call."""
     return str(trace.metadata.get("sample", number))
@@ -152,12 +173,13 @@ def collect(traces: Iterable[Trace], keys: Sequence[str], measure: Measure, seed
     return panel
 
 
-def summarise(panel: Panel, options: Options, untrained: Panel | None = None) -> pl.DataFrame:
+def summarise(panel: Panel, options: Options) -> pl.DataFrame:
     """Per model and cell: mean over samples, 95 % interval, spread, number of samples, and the controls."""
-    keys = ["model", "kind", *panel.keys]
     if not panel.frames:
-        return _empty(keys)
-    return _with_untrained(summarise_samples(panel.samples, panel.keys, options), panel, untrained)
+        return _empty(["model", "kind", *panel.keys])
+    table = summarise_samples(panel.samples, panel.keys, options)
+    control = panel.untrained.samples if panel.untrained is not None and panel.untrained.frames else None
+    return with_untrained(table, panel.keys, panel, control)
 
 
 def summarise_samples(samples: pl.DataFrame, keys: Sequence[str], options: Options) -> pl.DataFrame:
@@ -196,9 +218,11 @@ def analyse(
 ) -> tuple[Result, Panel]:
     """Measure every trace and every untrained control; the main table, and the numbers of each sample."""
     panel = collect(traces, keys, measure, options.seed)
-    untrained = untrained_panel(controls, keys, measure, options.seed)
-    table = summarise(panel, options, untrained)
-    return Result(name, {name: table}, control_notes(panel, untrained)), panel
+    panel.untrained = untrained_panel(controls, keys, measure, options.seed)
+    if panel.untrained is not None:
+        for beside, other in panel.beside.items():
+            other.untrained = panel.untrained.beside.get(beside)
+    return Result(name, {name: summarise(panel, options)}, control_notes(panel)), panel
 
 
 def untrained_panel(controls: Controls, keys: Sequence[str], measure: Measure, seed: int = 0) -> Panel | None:
@@ -210,10 +234,10 @@ def untrained_panel(controls: Controls, keys: Sequence[str], measure: Measure, s
     return collect((as_control(trace) for trace in chain([first], found)), keys, measure, seed)
 
 
-def control_notes(panel: Panel, untrained: Panel | None) -> tuple[str, ...]:
+def control_notes(panel: Panel) -> tuple[str, ...]:
     """The sentences of a result, with one for a missing untrained control."""
     notes = list(panel.notes)
-    if untrained is None:
+    if panel.untrained is None:
         notes.append(
             "The column 'untrained' is null: no traces of an untrained model were given; a study captures them, "
             "or pass them as controls."
@@ -244,17 +268,21 @@ def _column_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.divide(sums, total, out=np.full(total.shape, np.nan), where=total > 0)
 
 
-def _with_untrained(table: pl.DataFrame, panel: Panel, untrained: Panel | None) -> pl.DataFrame:
-    """Join each model with its untrained control: the one that names it, else one of the same make."""
-    if untrained is None or not untrained.frames:
+def with_untrained(
+    table: pl.DataFrame, keys: Sequence[str], panel: Panel, control: pl.DataFrame | None
+) -> pl.DataFrame:
+    """Join each model with its untrained control: the one that names it, else one of the same make.
+
+    `control`: the control's long table of samples under the same keys; without one the column is null.
+    """
+    if control is None or panel.untrained is None:
         return table.with_columns(pl.lit(None, pl.Float64).alias("untrained"))
-    keys = list(panel.keys)
-    means = untrained.samples.group_by(["model", *keys], maintain_order=True).agg(pl.col("value").mean())
+    keys = list(keys)
     parts = []
     for model, about in panel.models.items():
-        twins = [name for name in untrained.models if name == model]
-        twins = twins or [name for name, other in untrained.models.items() if other == about]
-        mean = means.filter(pl.col("model").is_in(twins)).group_by(keys, maintain_order=True)
+        named = [name for name in panel.untrained.models if name == model]
+        named = named or [name for name, other in panel.untrained.models.items() if other == about]
+        mean = control.filter(pl.col("model").is_in(named)).group_by(keys, maintain_order=True)
         mean = mean.agg(pl.col("value").mean().alias("untrained"))
         part = table.filter(pl.col("model") == model)
         parts.append(part.join(mean, on=keys, how="left", nulls_equal=True, maintain_order="left"))

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from floatscope.analysis.depth import depth_table
 from floatscope.analysis.results import (
     DEFAULTS,
     NO_CONTROLS,
@@ -19,10 +20,8 @@ from floatscope.analysis.results import (
     Panel,
     Result,
     analyse,
-    summarise_samples,
 )
 from floatscope.analysis.statistics import pearson, spearman
-from floatscope.analysis.token_classes import THIRDS, thirds
 from floatscope.analysis.token_text import text_class
 from floatscope.analysis.uniform import uniform_trace, visible_spans
 from floatscope.canvas import QUERY
@@ -44,7 +43,7 @@ _TOP = 20
 def retrieval_heads(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Controls = NO_CONTROLS) -> Result:
     """Scores per layer and head; further tables: top heads, depth profile, split-half stability."""
     null_scores = {
-        (str(trace.metadata.get("control_of", trace.model)), trace.metadata.get("sample")): _query(trace)
+        (str(trace.metadata.get("control_of", trace.model)), _sample(trace)): _query(trace)
         for trace in controls.null_query
         if _has_evidence(trace)
     }
@@ -53,7 +52,7 @@ def retrieval_heads(traces: Iterable[Trace], options: Options = DEFAULTS, contro
         if not _has_evidence(trace):
             panel.note("Traces without evidence (marks of a gold document) are left out.")
             return None
-        null = null_scores.get((trace.model, trace.metadata.get("sample")))
+        null = null_scores.get((str(trace.metadata.get("control_of", trace.model)), _sample(trace)))
         if null is None:
             panel.note("The score 'query_calibrated' is null where no null-query trace of the sample was given.")
         found, flat, chance = _scores(trace, null), _uniform_scores(trace), _random_scores(trace)
@@ -79,10 +78,15 @@ def retrieval_heads(traces: Iterable[Trace], options: Options = DEFAULTS, contro
     tables = {
         **result.tables,
         "retrieval_heads_top": _top_heads(result.table),
-        "retrieval_heads_depth": _depth_profile(panel, options),
+        "retrieval_heads_depth": depth_table(panel, options),
         "retrieval_heads_stability": _stability(panel, options),
     }
     return Result("retrieval_heads", tables, result.notes)
+
+
+def _sample(trace: Trace) -> tuple[str, ...]:
+    """What tells samples apart: ids may be shared between tasks and conditions."""
+    return tuple(str(trace.metadata.get(name, "")) for name in ("task", "condition", "sample"))
 
 
 def _has_evidence(trace: Trace) -> bool:
@@ -184,19 +188,6 @@ def _top_heads(table: pl.DataFrame) -> pl.DataFrame:
     return top.sort("model", "score", "rank", maintain_order=True).select(
         "model", "score", "rank", pl.all().exclude("model", "score", "rank")
     )
-
-
-def _depth_profile(panel: Panel, options: Options) -> pl.DataFrame:
-    """Mean over the heads of each depth third, per sample, with intervals over samples."""
-    depth = pl.lit(None, pl.String)
-    for model, (_, _, layers) in panel.models.items():
-        names = [THIRDS[third] for third in thirds(layers)]
-        here = pl.col("layer").replace_strict(dict(enumerate(names)), default=None, return_dtype=pl.String)
-        depth = pl.when(pl.col("model") == model).then(here).otherwise(depth)
-    samples = panel.samples.with_columns(depth.alias("depth"))
-    keys = ["model", "kind", "trace", "score", "depth"]
-    means = samples.group_by(keys, maintain_order=True).agg(pl.col("value", "uniform", "random").mean())
-    return summarise_samples(means, ("score", "depth"), options)
 
 
 def _stability(panel: Panel, options: Options) -> pl.DataFrame:

@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect, random_like
+from floatscope.analysis.depth import THIRDS, thirds
 from floatscope.analysis.results import (
     DEFAULTS,
     NO_CONTROLS,
@@ -19,8 +20,9 @@ from floatscope.analysis.results import (
     Options,
     Result,
     as_control,
+    refuse_namesakes,
 )
-from floatscope.analysis.token_classes import CLASSES, THIRDS, class_mass, step_classes, thirds
+from floatscope.analysis.token_classes import CLASSES, class_mass, step_classes
 from floatscope.errors import UserError
 from floatscope.traces import Trace
 
@@ -79,7 +81,9 @@ def task_dependence(traces: Iterable[Trace], options: Options = DEFAULTS, contro
 def _profiles(traces: Iterable[Trace], options: Options) -> list[dict[str, Any]]:
     """Per sample: profiles [depth and all, bin] of anchors and of random positions."""
     found = []
+    models: dict[str, tuple[str, str, int]] = {}
     for number, trace in enumerate(traces):
+        refuse_namesakes(models, trace)
         rng = np.random.default_rng((options.seed, number))
         weights = detect(trace, options.detector, options.normalisation)
         chance = random_like(weights, trace.visible > 0, rng)
@@ -125,7 +129,7 @@ def _compare(entries: list[dict[str, Any]], profile: str, which: str, depth: int
     tasks = np.array([entry["task"] for entry in kept])
     empty = {"value": None, "between": None, "within": None, "p": None, "samples": len(kept)}
     names, codes = np.unique(tasks, return_inverse=True) if len(kept) else ([], np.zeros(0))
-    if len(names) < 2 or max(np.bincount(codes)) < 2:
+    if (np.bincount(codes.astype(np.int64)) >= 2).sum() < 2:  # a mean within a task needs pairs, of two tasks at least
         return empty | {"tasks": len(names)}
     values = np.stack([entry[which][profile][depth] for entry in kept])  # [sample, bin]
     distance = 0.5 * np.abs(values[:, None] - values[None]).sum(axis=-1)

@@ -8,6 +8,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect, random_like
+from floatscope.analysis.depth import THIRDS, thirds
 from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, Controls, Options, Panel, Result, analyse
 from floatscope.analysis.statistics import bootstrap_mean, sign_flip_test
 from floatscope.analysis.token_text import text_class
@@ -20,20 +21,12 @@ Array = NDArray[Any]
 CLASSES = ("mask", "special", "whitespace", "punctuation", "scaffold", "function", "number", "content")
 STRUCTURAL = ("special", "whitespace", "punctuation", "scaffold")
 LEXICAL = ("content", "number")
-THIRDS = ("shallow", "middle", "deep")
 PHASES = ("early", "midway", "late")
 TREATMENTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "function words apart": (STRUCTURAL, LEXICAL),
     "function words structural": ((*STRUCTURAL, "function"), LEXICAL),
     "function words lexical": (STRUCTURAL, (*LEXICAL, "function")),
 }
-
-
-def thirds(count: int) -> NDArray[np.int64]:
-    """[count] 0, 1, 2 for the first, second and last third of layers or steps; of two, one is each end."""
-    if count == 2:
-        return np.array([0, 2])
-    return np.arange(count) * 3 // max(count, 1)
 
 
 def static_classes(trace: Trace) -> NDArray[np.int64]:

@@ -40,6 +40,14 @@ def uniform_trace(trace: Trace) -> Trace:
     return dataclasses.replace(trace, arrays=UniformArrays(trace))
 
 
+def even_attention(trace: Trace) -> NDArray[np.float64]:
+    """[layer, row, token] the matrices themselves: every row evenly over what it sees."""
+    first, last, which = visible_spans(trace)
+    token = np.arange(len(trace.canvas))
+    seen = (token >= first[..., None]) & (token < last[..., None])  # [kind, row, token]
+    return (seen / np.maximum(seen.sum(axis=-1, keepdims=True), 1))[which]
+
+
 def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """first, last [kind of layer, row]: the columns a row sees; which [layer]: each layer's kind.
 

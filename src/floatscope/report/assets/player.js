@@ -1,0 +1,258 @@
+// The player: the canvases of an MDM and an ARM side by side, with sliders, keys and a voice. Needs canvas.js before it.
+// A live page makes runs without steps and calls push as steps arrive.
+(() => {
+  const floatscope = (window.floatscope = window.floatscope || {});
+  if (floatscope.Player) return;
+
+  const { make, percent, Run, Panel } = floatscope;
+  const STEP_TIME = 900;
+
+  class Player {
+    constructor(root, data) {
+      this.root = root;
+      this.samples = data.samples.map((sample) => ({ ...sample, runs: sample.runs.map((run) => new Run(run)) }));
+      this.sample = 0;
+      this.step = 0;
+      this.layer = 0;
+      this.control = false;
+      this.pointed = null;
+      root.classList.add("floatscope", "fs-player");
+      root.tabIndex = 0;
+      root.setAttribute("role", "region");
+      root.setAttribute("aria-label", "Player: received attention step by step. Space plays, left and right change the step, up and down the layer.");
+      this.build();
+      this.openSample(0);
+      this.goLayer(this.tellingLayer());
+      root.addEventListener("keydown", (event) => this.key(event));
+      this.watch = new ResizeObserver(() => this.show());
+      this.watch.observe(this.columns);
+      window.addEventListener("floatscope-theme", () => this.show());
+    }
+
+    build() {
+      this.title = make("div", "fs-title", this.root);
+      this.bar = make("div", "fs-bar", this.root);
+      this.button = make("button", "fs-play", this.bar);
+      this.button.type = "button";
+      this.button.addEventListener("click", () => this.toggle());
+      this.stepSlider = this.slider("step", "Denoising step", (value) => this.go(value));
+      this.layerSlider = this.slider("layer", "Layer", (value) => this.goLayer(value));
+      this.switch = make("label", "fs-switch", this.bar);
+      this.switchBox = make("input", "", this.switch);
+      this.switchBox.type = "checkbox";
+      this.switch.append(" untrained control");
+      this.switchBox.addEventListener("change", () => this.setControl(this.switchBox.checked));
+      this.legend = make("div", "fs-legend", this.root);
+      make("span", "", this.legend, "shade: attention received, 0 %");
+      make("span", "fs-ramp", this.legend).setAttribute("aria-hidden", "true");
+      this.peak = make("span", "fs-peak", this.legend);
+      const anchor = make("span", "fs-key", this.legend);
+      make("span", "fs-token fs-anchor", anchor, "outlined");
+      anchor.append(" anchor: mean + 3 standard deviations");
+      const slot = make("span", "fs-key", this.legend);
+      make("span", "fs-token fs-slot", slot, "new").dataset.state = "commits";
+      slot.append(" commits at this step");
+      this.columns = make("div", "fs-columns", this.root);
+      this.live = make("p", "fs-live", this.root);
+      this.live.setAttribute("aria-live", "polite");
+      this.panels = [];
+      this.paintButton();
+    }
+
+    slider(name, label, change) {
+      const group = make("label", `fs-slider fs-slider-${name}`, this.bar);
+      make("span", "fs-slider-name", group, name);
+      const input = make("input", "", group);
+      input.type = "range";
+      input.min = 0;
+      input.setAttribute("aria-label", label);
+      input.addEventListener("input", () => change(Number(input.value)));
+      const output = make("output", "", group);
+      return { input, output };
+    }
+
+    // The models of the sample that can be chosen: trained, or their controls where the switch is on.
+    choices() {
+      const { runs } = this.samples[this.sample];
+      const all = runs.map((run, number) => [number, run.data]);
+      const wanted = all.filter(([, data]) => this.control === (data.control === "untrained"));
+      return wanted.length ? wanted : all;
+    }
+
+    openSample(number) {
+      this.sample = number;
+      const choices = this.choices();
+      const first = (kind) => choices.find(([, data]) => data.kind === kind);
+      const kept = (this.models || []).map((model) => choices.find(([, data]) => data.model === model)).filter(Boolean);
+      const found = kept.length ? kept : [first("mdm"), first("arm")].filter(Boolean);
+      const wanted = found.length ? found : choices.slice(0, 2);
+      this.shown = wanted.map(([run]) => run);
+      this.models = wanted.map(([, data]) => data.model);
+      this.switch.hidden = !this.samples[number].runs.some((run) => run.data.control === "untrained");
+      while (this.panels.length > this.shown.length) this.panels.pop().root.remove();
+      while (this.panels.length < this.shown.length) this.panels.push(new Panel(this, this.columns, this.panels.length));
+      this.columns.dataset.count = this.shown.length;
+      this.openRuns();
+    }
+
+    openRuns() {
+      const names = this.choices().map(([number, data]) => [number, data.model]);
+      this.panels.forEach((panel, place) => panel.open(this.run(place), names, this.shown[place]));
+      this.paintTitle();
+      this.measure();
+      this.show();
+    }
+
+    run(place) { return this.samples[this.sample].runs[this.shown[place]]; }
+
+    paintTitle() {
+      const sample = this.samples[this.sample];
+      this.title.replaceChildren();
+      if (this.samples.length > 1) {
+        const picker = make("select", "fs-sample", this.title);
+        picker.setAttribute("aria-label", "Sample");
+        this.samples.forEach((other, number) => {
+          const option = make("option", "", picker, `${number + 1} of ${this.samples.length}: ${other.question}`);
+          option.value = number;
+          option.selected = number === this.sample;
+        });
+        picker.addEventListener("change", () => { this.step = 0; this.openSample(Number(picker.value)); });
+      } else make("strong", "", this.title, sample.question);
+      if (sample.answers.length) make("span", "fs-answers", this.title, "right answer: " + sample.answers.join(" or "));
+    }
+
+    measure() {
+      const runs = this.shown.map((_, place) => this.run(place));
+      this.steps = Math.max(1, ...runs.map((run) => run.last + 1));
+      this.layers = Math.max(...runs.map((run) => run.data.layers));
+      this.step = Math.min(this.step, this.steps - 1);
+      this.layer = Math.min(this.layer, this.layers - 1);
+      this.stepSlider.input.max = this.steps - 1;
+      this.layerSlider.input.max = this.layers - 1;
+    }
+
+    // Where to begin: the layer in which some token receives most.
+    tellingLayer() {
+      const peaks = Array.from({ length: this.layers }, (_, layer) => {
+        this.layer = layer;
+        return Math.max(...this.shown.map((_, place) => this.run(place)).map((run) => run.peak(this.layerOf(run))));
+      });
+      return peaks.indexOf(Math.max(...peaks));
+    }
+
+    // Models of unequal depth are compared at the same relative depth.
+    layerOf(run) {
+      return this.layers < 2 ? 0 : Math.round((this.layer / (this.layers - 1)) * (run.data.layers - 1));
+    }
+
+    show() {
+      const runs = this.shown.map((_, place) => this.run(place));
+      const peak = Math.max(...runs.map((run) => run.peak(this.layerOf(run))));
+      this.stepSlider.input.value = this.step;
+      this.stepSlider.output.textContent = `${this.step} / ${this.steps - 1}`;
+      this.layerSlider.input.value = this.layer;
+      this.layerSlider.output.textContent = `${this.layer} / ${this.layers - 1}`;
+      this.peak.textContent = percent(peak);
+      this.panels.forEach((panel, place) => {
+        panel.show(this.step, this.layerOf(runs[place]), peak);
+        panel.read(this.pointed);
+      });
+      if (!this.timer) this.say();
+    }
+
+    // What a screen reader hears after a change; silent while playing.
+    say() {
+      const known = this.panels.filter((panel) => panel.run.last >= 0);
+      this.live.textContent = `Step ${this.step} of ${this.steps - 1}, layer ${this.layer}. ` +
+        known.map((panel) => `${panel.run.data.model}: ${panel.summary()}; answer ${panel.run.answer(panel.at)}`).join(". ");
+    }
+
+    point(token, panel) {
+      // The other panel tells of the same token, where it has the same prompt.
+      const inPrompt = panel && token < panel.run.data.prompt;
+      const same = (other) => !panel || other === panel || (inPrompt && other.run.data.prompt === panel.run.data.prompt && other.run.tokens[token] === panel.run.tokens[token]);
+      this.panels.forEach((other) => other.read(same(other) ? token : null));
+      this.pointed = this.panels.every(same) ? token : null;
+    }
+
+    go(step) {
+      this.step = Math.max(0, Math.min(this.steps - 1, step));
+      this.show();
+    }
+
+    goLayer(layer) {
+      this.layer = Math.max(0, Math.min(this.layers - 1, layer));
+      this.show();
+    }
+
+    choose(place, number) {
+      this.shown[place] = number;
+      this.models[place] = this.run(place).data.model;
+      this.openRuns();
+    }
+
+    setControl(on) {
+      this.control = on;
+      this.openSample(this.sample);
+    }
+
+    // A step that has just been computed: it is shown at once unless the reader has gone back.
+    push(number, step) {
+      const follows = this.step >= this.steps - 1;
+      this.samples[this.sample].runs[number].push(step);
+      this.measure();
+      if (follows) this.step = this.steps - 1;
+      this.show();
+    }
+
+    // A live run that has ended: its data as a trace gives them, with the steps of an ARM, which come all at once.
+    finish(number, data) {
+      const { runs } = this.samples[this.sample];
+      runs[number] = new Run({ ...data, steps: data.steps.length ? data.steps : runs[number].steps });
+      this.openRuns();
+    }
+
+    toggle() { this.timer ? this.pause() : this.play(); }
+
+    play() {
+      if (this.step >= this.steps - 1) this.go(0);
+      this.timer = setInterval(() => {
+        this.go(this.step + 1);
+        if (this.step >= this.steps - 1) this.pause();
+      }, STEP_TIME);
+      this.paintButton();
+    }
+
+    pause() {
+      clearInterval(this.timer);
+      this.timer = null;
+      this.paintButton();
+      this.say();
+    }
+
+    paintButton() {
+      this.button.textContent = this.timer ? "❚❚" : "▶";
+      this.button.setAttribute("aria-label", this.timer ? "Pause" : "Play");
+    }
+
+    key(event) {
+      const tag = event.target.tagName;
+      if (event.altKey || event.ctrlKey || event.metaKey || tag === "SELECT" || (tag === "INPUT" && event.key !== " ")) return;
+      if (event.key === " " && (tag === "BUTTON" || event.target.type === "checkbox")) return;
+      const actions = {
+        " ": () => this.toggle(),
+        ArrowRight: () => this.go(this.step + 1),
+        ArrowLeft: () => this.go(this.step - 1),
+        ArrowUp: () => this.goLayer(this.layer + 1),
+        ArrowDown: () => this.goLayer(this.layer - 1),
+        Home: () => this.go(0),
+        End: () => this.go(this.steps - 1),
+      };
+      if (!actions[event.key]) return;
+      event.preventDefault();
+      actions[event.key]();
+    }
+  }
+
+  floatscope.Player = Player;
+})();

@@ -1,0 +1,17 @@
+// Light or dark: the reader's choice where one was made, else the system's. Runs before anything is drawn.
+(() => {
+  const floatscope = (window.floatscope = window.floatscope || {});
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const chosen = () => { try { return localStorage.getItem("floatscope-theme"); } catch { return null; } };
+  const apply = (theme) => {
+    document.documentElement.dataset.theme = theme;
+    window.dispatchEvent(new Event("floatscope-theme"));
+  };
+  floatscope.theme = () => document.documentElement.dataset.theme;
+  floatscope.setTheme = (theme) => {
+    try { localStorage.setItem("floatscope-theme", theme); } catch { /* a private window forgets */ }
+    apply(theme);
+  };
+  system.addEventListener("change", () => { if (!chosen()) apply(system.matches ? "dark" : "light"); });
+  apply(chosen() || (system.matches ? "dark" : "light"));
+})();

@@ -1,0 +1,58 @@
+"""Numbers as people read them, and the sentence with a run's numbers that stands under a figure's title."""
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+
+def number_text(value: float | None, digits: int = 3) -> str:
+    """A number for people: significant digits, a real minus sign, a dash for none."""
+    if value is None:
+        return "–"
+    if value and abs(value) < 10**-digits / 2:
+        return f"{value:.1g}".replace("-", "−")
+    text = f"{value:.{digits}f}" if abs(value) < 10 else f"{value:.1f}"
+    return text.replace("-", "−")
+
+
+def interval_text(value: float | None, low: float | None, high: float | None, digits: int = 2) -> str:
+    """0.93 [0.85, 0.98]"""
+    if low is None or high is None:
+        return number_text(value, digits)
+    return f"{number_text(value, digits)} [{number_text(low, digits)}, {number_text(high, digits)}]"
+
+
+def by_model(table: pl.DataFrame, models: Sequence[str], column: str = "value") -> dict[str, str | float]:
+    """Mean over layers of one column, by model."""
+    means = {
+        str(model): mean
+        for model, mean in table.drop_nulls(column).group_by("model").agg(pl.col(column).mean()).iter_rows()
+    }
+    return {model: means[model] for model in models if model in means}
+
+
+def rows_by_model(table: pl.DataFrame, models: Sequence[str]) -> dict[str, str | float]:
+    """The one row of each model, with its interval."""
+    rows = {row["model"]: row for row in table.iter_rows(named=True)}
+    return {
+        model: interval_text(rows[model]["value"], rows[model]["low"], rows[model]["high"], 3)
+        for model in models
+        if model in rows
+    }
+
+
+def sentence(
+    what: str, values: Mapping[str, str | float], controls: Mapping[str, Mapping[str, str | float]], digits: int = 2
+) -> str:
+    """`what`: model value (control value), ..."""
+    if not values:
+        return ""
+
+    def written(value: str | float) -> str:
+        return value if isinstance(value, str) else number_text(value, digits)
+
+    parts = []
+    for model, value in values.items():
+        beside = [f"{name} {written(known[model])}" for name, known in controls.items() if model in known]
+        parts.append(f"{model} {written(value)}" + (f" ({', '.join(beside)})" if beside else ""))
+    return f"{what}: {', '.join(parts)}."

@@ -1,0 +1,87 @@
+"""The player's data: quantised values against the trace, anchors by the detector, texts, size, safe embedding."""
+
+import base64
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from floatscope.analysis.anchors import detect
+from floatscope.report import player
+from tests.traces.full_matrices import full_run, to_trace
+
+
+def decoded(step: dict, layers: int) -> np.ndarray:
+    """What the browser computes: scale * q / 65535, [layer, token]."""
+    levels = np.frombuffer(base64.b64decode(step["received"]["data"]), dtype="<u2").astype(float)
+    return (step["received"]["scale"] * levels / 65535).reshape(layers, -1)
+
+
+@pytest.mark.parametrize("kind", ["mdm", "arm"])
+def test_a_run_holds_the_values_and_anchors_of_the_trace(kind):
+    trace = to_trace(full_run(kind=kind))
+    run = player.run_data(trace, "zscore(1)")
+    anchors = detect(trace, "zscore(1)")
+    assert len(run["steps"]) == trace.steps and anchors.any()
+    for number, step in enumerate(run["steps"]):
+        values = decoded(step, trace.layers)
+        assert np.abs(values - trace.received[number]).max() <= step["received"]["scale"] / 131070 + 1e-7
+        for layer, places in enumerate(step["anchors"]):
+            assert places == np.flatnonzero(anchors[number, layer]).tolist()
+    assert run["commit_step"] == trace.commit_step.tolist() and run["prompt"] == trace.prompt_length
+    assert run["kind"] == kind and run["tokens"][1] == "Question" and run["tokens"][4] == "↵"
+    assert run["special"][0] == 0  # <s>
+
+
+def test_nothing_received_is_zero():
+    assert player.encode_values(np.zeros((2, 3)))["scale"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("texts", "shown", "glued", "special"),
+    [
+        (["Ġfound", "er", "Ċ", "."], ["found", "er", "↵", "."], [1, 2, 3], []),
+        (["<bos>", "Who", "?", ""], ["<bos>", "Who", "?", ""], [2], [0]),
+        (["found", "##er", " "], ["found", "er", "␣"], [1], []),
+    ],
+)
+def test_texts_as_they_are_shown(texts, shown, glued, special):
+    data = player.canvas_data(texts, [])
+    assert (data["tokens"], data["glued"], data["special"]) == (shown, glued, special)
+
+
+def test_commits_of_a_live_step():
+    found = player.commits_data(["Who", "?", "Ida", "<eos>"], 2, [0, 1], [0.9, 0.5])
+    assert found == [[0, "Ida", 0.9, ""], [1, "<eos>", 0.5, "special"]]
+    step = player.step_data(np.ones((1, 4)), np.zeros((1, 4), bool), found)
+    assert step["commits"] == found and step["anchors"] == [[]]
+
+
+def test_samples_are_grouped_and_bounded():
+    about = [{"sample": str(number), "task": "t", "answers": ["Ann"], "accuracy": 1.0} for number in (0, 1, 0, 1)]
+    traces = [
+        dataclasses.replace(to_trace(full_run(seed=seed), model="ab"[seed // 2]), metadata=known)
+        for seed, known in enumerate(about)
+    ]
+    data = player.player_data(traces)
+    assert [[run["model"] for run in sample["runs"]] for sample in data["samples"]] == [["a", "b"], ["a", "b"]]
+    assert data["samples"][0]["answers"] == ["Ann"] and data["samples"][0]["runs"][0]["correct"] is True
+    assert data["samples"][0]["question"] == "who rules"
+    assert len(player.player_data(traces, budget=10)["samples"]) == 1
+
+
+def test_what_does_not_fit_comes_without_controls_and_no_regions_are_two():
+    own = to_trace(full_run(), metadata={"sample": "0"})
+    control = to_trace(full_run(sharpness=0.1), metadata={"sample": "0", "control": "untrained"})
+    assert [run["control"] for run in player.player_data([own, control])["samples"][0]["runs"]] == ["", "untrained"]
+    assert [run["control"] for run in player.player_data([own, control], budget=10)["samples"][0]["runs"]] == [""]
+    bare = player.run_data(dataclasses.replace(own, regions=()))
+    assert [label for label, _, _ in bare["regions"]] == ["query", "answer"]
+    assert bare["regions"][1][1:] == [own.prompt_length, len(own.canvas)]
+
+
+def test_data_cannot_end_their_script():
+    text = player.script_json({"text": "</script><!-- \u2028"})
+    assert "<" not in text and "\u2028" not in text
+    assert json.loads(text)["text"] == "</script><!-- \u2028"
