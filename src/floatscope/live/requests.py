@@ -1,0 +1,144 @@
+"""What the page may ask for: a question, documents, one or two models by name; all of it checked against limits.
+
+Nothing a browser sends is ever a path: models are names of a list that the command line gave. No torch here.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from floatscope.errors import UserError
+from floatscope.qa.samples import Document
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one request may ask for; texts are counted in characters. The page is told of them."""
+
+    question: int = 2_000
+    documents: int = 24
+    title: int = 200
+    text: int = 8_000
+    answers: int = 8
+    answer: int = 200
+    models: int = 2
+    slots: int = 128
+    steps: int = 256
+    seed: int = 2**31 - 1
+    body: int = 262_144
+    """Bytes of a request."""
+    waiting: int = 8
+    """Jobs that may wait behind the one that runs."""
+
+
+LIMITS = Limits()
+
+
+class Refused(UserError):
+    """A request that is not served: an HTTP status and a sentence for the page."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Request:
+    """One job, checked."""
+
+    question: str
+    documents: tuple[Document, ...]
+    answers: tuple[str, ...]
+    models: tuple[str, ...]
+    slots: int
+    steps: int
+    seed: int
+
+
+def read_request(body: bytes, models: Collection[str], limits: Limits = LIMITS) -> Request:
+    """A request from the JSON text that the page sends; every mistake is Refused with a sentence."""
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, "The request is not valid JSON.") from error
+    known = ("question", "documents", "answers", "models", "slots", "steps", "seed")
+    table = _table(given, "The request", known)
+    return Request(
+        question=_text(table.get("question"), "The question", limits.question, empty=False),
+        documents=tuple(
+            _document(one, number, limits)
+            for number, one in enumerate(_list(table.get("documents", []), "documents", limits.documents), 1)
+        ),
+        answers=tuple(
+            _text(one, "A right answer", limits.answer, empty=False)
+            for one in _list(table.get("answers", []), "right answers", limits.answers)
+        ),
+        models=_models(table.get("models"), models, limits),
+        slots=_whole(table.get("slots"), "The number of answer slots", 1, limits.slots),
+        steps=_whole(table.get("steps"), "The number of steps", 1, limits.steps),
+        seed=_whole(table.get("seed", 0), "The seed", 0, limits.seed),
+    )
+
+
+def _document(given: Any, number: int, limits: Limits) -> Document:
+    table = _table(given, f"Document {number}", ("title", "text", "gold"))
+    gold = table.get("gold", False)
+    if not isinstance(gold, bool):
+        raise Refused(400, f"Document {number}: gold should be true or false.")
+    return Document(
+        _text(table.get("title", ""), f"The title of document {number}", limits.title),
+        _text(table.get("text"), f"The text of document {number}", limits.text, empty=False),
+        gold,
+    )
+
+
+def _models(given: Any, known: Collection[str], limits: Limits) -> tuple[str, ...]:
+    names = _list(given, "models", limits.models)
+    for name in names:
+        if not isinstance(name, str) or name not in known:
+            raise Refused(400, f"There is no such model here: this page serves {', '.join(known)}.")
+    if not names or len(set(names)) < len(names):
+        raise Refused(400, "Choose one model, or two different ones to compare.")
+    return tuple(names)
+
+
+def _table(given: Any, what: str, known: Collection[str]) -> Mapping[str, Any]:
+    if not isinstance(given, dict):
+        raise Refused(400, f"{what} should be a JSON object with {', '.join(known)}.")
+    if unknown := [name for name in given if name not in known]:
+        raise Refused(400, f"{what} has an unknown entry {unknown[0][:40]!r}: it takes {', '.join(known)}.")
+    return given
+
+
+def _list(given: Any, what: str, most: int) -> list[Any]:
+    if not isinstance(given, list):
+        raise Refused(400, f"The {what} should be a list.")
+    if len(given) > most:
+        raise Refused(400, f"There are {len(given)} {what}: this page takes at most {most}.")
+    return given
+
+
+def _text(given: Any, what: str, most: int, empty: bool = True) -> str:
+    if not isinstance(given, str) or not _is_text(given):
+        raise Refused(400, f"{what} should be a text.")
+    if len(given) > most:
+        raise Refused(400, f"{what} has {len(given):,} characters: this page takes at most {most:,}.")
+    if not empty and not given.strip():
+        raise Refused(400, f"{what} is empty.")
+    return given.strip()
+
+
+def _is_text(given: str) -> bool:
+    """JSON can spell half a surrogate pair, which no tokenizer can read."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _whole(given: Any, what: str, least: int, most: int) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or not least <= given <= most:
+        raise Refused(400, f"{what} should be a whole number from {least} to {most}.")
+    return given

@@ -1,0 +1,172 @@
+"""From jobs to rows: prompts under their conditions, the sampler for them, a batch through the model, scores.
+
+A sample that fails becomes a row with its error. Which jobs make a batch, and where rows go, is left to `engine`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from floatscope.decoding import SAMPLERS, AnySampler, Generation, generate, make_sampler
+from floatscope.errors import UserError
+from floatscope.models.model import Model
+from floatscope.qa.metrics import score
+from floatscope.qa.prompts import Prompt, build_prompt
+from floatscope.qa.templates import Template, read_template
+from floatscope.study.plan import NULL_QUERY, ModelPlan, Study
+from floatscope.study.store import TRACES, Row
+from floatscope.study.units import Job
+from floatscope.traces import Trace
+from floatscope.tracing import trace
+
+NULL_QUESTION = "N/A"  # content-free, as QRHead (2025) has it
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A job with its prompt, or with the reason why there is none."""
+
+    job: Job
+    slots: int
+    prompt: Prompt | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A row, and the trace to keep with it."""
+
+    row: Row
+    trace: Trace | None = None
+
+
+def prepare(study: Study, model: Model, template: Template, job: Job) -> Prepared:
+    """The sample under its condition, as a prompt for this model."""
+    slots = job.condition.slots or study.slots
+    try:
+        sample = job.task.under(job.condition, job.sample, study.seed)
+        question = NULL_QUESTION if job.unit.control == NULL_QUERY else sample.question
+        prompt = build_prompt(
+            model.tokenizer,
+            question,
+            sample.documents,
+            sample.answers,
+            template=template,
+            placement=job.condition.question,
+            raw=study.prompt.raw,
+            room=None if model.context is None else model.context - slots,
+        )
+    except Exception as error:  # whatever is wrong with one sample stays with it
+        return Prepared(job, slots, error=sentence(error))
+    return Prepared(job, slots, prompt)
+
+
+def choose_template(study: Study, model: Model, jobs: Sequence[Job]) -> Template:
+    """The prompt template for a model; one that cannot do what the conditions ask stops the run."""
+    template = read_template(study.prompt.template, model.family.name)
+    for job in jobs:
+        if job.condition.question not in (None, *template.placements):
+            raise UserError(
+                f"The template {template.name} cannot have the question {job.condition.question} the documents, which "
+                f"the condition {job.condition.name!r} asks for: choose another template or leave the condition out."
+            )
+    return template
+
+
+def build_sampler(study: Study, plan: ModelPlan, model: Model, slots: int) -> AnySampler:
+    """The family's way to fill slots, with the settings of the model's plan; a mistake in them stops the run."""
+    return make_planned_sampler(study, plan, model.family.sampler, slots)
+
+
+def make_planned_sampler(study: Study, plan: ModelPlan, usual: Mapping[str, Any], slots: int) -> AnySampler:
+    """The sampler of a model whose family usually has the settings `usual`."""
+    settings = dict(usual) if plan.sampler.get("name", usual["name"]) == usual["name"] else {}
+    settings |= {**plan.sampler, "length": slots}
+    if "steps" in {part.name for part in dataclasses.fields(SAMPLERS[settings["name"]])}:
+        settings["steps"] = study.steps_for(slots)
+    try:
+        return make_sampler(**settings)
+    except UserError as error:
+        raise UserError(f"The model {plan.name!r} with {slots} slots: {error}") from error
+
+
+def answer(study: Study, model: Model, sampler: AnySampler, batch: Sequence[Prepared]) -> list[Answer]:
+    """One row a job, in order. All of the batch are traced or none is, and all have the sampler's slots.
+
+    Where the batch fails as a whole its samples are run one by one, so that only those fail that must.
+    """
+    good = [prepared for prepared in batch if prepared.prompt is not None]
+    try:
+        answers = _run(study, model, sampler, good) if good else []
+    except Exception as error:  # of any kind: memory, numbers that are not finite, a prompt too long
+        if len(good) > 1:
+            return [one for prepared in batch for one in answer(study, model, sampler, [prepared])]
+        answers = [Answer(_row(prepared, error=sentence(error))) for prepared in good]
+    made = dict(zip(map(id, good), answers, strict=True))
+    return [made.get(id(prepared)) or Answer(_row(prepared, error=prepared.error)) for prepared in batch]
+
+
+def _run(study: Study, model: Model, sampler: AnySampler, batch: Sequence[Prepared]) -> list[Answer]:
+    prompts = [cast(Prompt, prepared.prompt) for prepared in batch]
+    seeds = [prepared.job.unit.seed(study.seed) for prepared in batch]
+    if not batch[0].job.traced:
+        done = cast(list[Generation], generate(model, [prompt.ids for prompt in prompts], sampler, seeds))
+        return [
+            Answer(_scored(model, prepared, one.answer, one.steps)) for prepared, one in zip(batch, done, strict=True)
+        ]
+    traces = cast(list[Trace], trace(model, prompts, sampler, seeds=seeds, keep=study.keep))
+    answers = []
+    for prepared, found in zip(batch, traces, strict=True):
+        row = _scored(model, prepared, found.canvas[found.prompt_length :], found.steps)
+        row = dataclasses.replace(row, trace=f"{TRACES}/{row.unit.file_name}")
+        answers.append(Answer(row, dataclasses.replace(found, metadata=_metadata(prepared, row))))
+    return answers
+
+
+def _scored(model: Model, prepared: Prepared, answer_ids: Any, steps: int) -> Row:
+    prediction = decode_answer(model, answer_ids.tolist())
+    scores = score(prediction, prepared.job.sample.answers)
+    return _row(
+        prepared, prediction=prediction, accuracy=scores.accuracy, em=scores.exact_match, f1=scores.f1, steps=steps
+    )  # fmt: skip
+
+
+def decode_answer(model: Model, ids: Sequence[int]) -> str:
+    """The text up to the first token that ends an answer."""
+    stop = next((place for place, token in enumerate(ids) if token in model.eos_ids), len(ids))
+    return model.tokenizer.decode(ids[:stop], skip_special_tokens=True).strip()
+
+
+def _row(prepared: Prepared, **found: Any) -> Row:
+    job = prepared.job
+    question = NULL_QUESTION if job.unit.control == NULL_QUERY else job.sample.question
+    if prepared.prompt is not None:
+        found |= {"prompt_tokens": len(prepared.prompt.ids), "cut": sum(prepared.prompt.cut)}
+    return Row(
+        job.unit, job.number, job.condition.stressor, job.condition.labels, question, job.sample.answers, **found
+    )  # fmt: skip
+
+
+def _metadata(prepared: Prepared, row: Row) -> dict[str, Any]:
+    unit, condition = prepared.job.unit, prepared.job.condition
+    return {
+        "sample": unit.sample,
+        "task": unit.task,
+        "condition": unit.condition,
+        "labels": dict(condition.labels),
+        "control": unit.control,
+        "control_of": unit.model,
+        "question": row.question,
+        "answers": list(row.answers),
+        "prediction": row.prediction,
+        "accuracy": row.accuracy,
+    }
+
+
+def sentence(error: Exception) -> str:
+    """An error as one line; other kinds than a UserError say which they are."""
+    text = " ".join(str(error).split())[:500]
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,117 @@
+"""What a study lacks before it can run: weights, data, packages, devices. Looks at this machine only, at no network."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from floatscope.errors import UserError
+from floatscope.study.plan import ModelPlan, Study, TaskPlan
+from floatscope.study.tasks import missing_files
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A part of the study, and what it lacks; nothing where it is ready."""
+
+    part: str
+    source: str
+    lacks: str = ""
+
+
+def check_study(study: Study) -> list[Finding]:
+    """One finding a model, a task and the prompt template."""
+    found = [Finding(f"model {plan.name}", plan.source, _model_lacks(study, plan)) for plan in study.models]
+    found += [Finding(f"task {plan.name}", plan.source, _task_lacks(study, plan)) for plan in study.tasks]
+    return [*found, Finding("prompt", study.prompt.template, _template_lacks(study))]
+
+
+def _model_lacks(study: Study, plan: ModelPlan) -> str:
+    from floatscope.models.families import get_family, recognise
+    from floatscope.models.loading import read_config, refuse_pickles
+
+    try:
+        folder = _local_folder(plan.source)
+        if folder is None:
+            return "its weights are not on this machine: they will be downloaded from the hub when the study runs"
+        family = get_family(plan.family) if plan.family else None
+        if folder.is_dir():
+            config = read_config(folder)
+            refuse_pickles(folder)
+            family = family or recognise(config, plan.source)
+            if shards := _missing_shards(folder):
+                return f"{len(shards)} of its weight files are missing, such as {shards[0]}"
+        if family is not None:
+            _try_samplers(study, plan, dict(family.sampler))
+        return _device_lacks(plan)
+    except UserError as error:
+        return str(error)
+
+
+def _local_folder(source: str) -> Path | None:
+    """Where a model is on this machine: a twin, a path, or the hub's cache; None for a hub id that is not there."""
+    from floatscope.models.loading import HUB_PATTERNS, resolve
+    from floatscope.twins.architecture import SHIPPED
+
+    named = source.removesuffix("-untrained") in SHIPPED or Path(source).expanduser().exists()
+    if named or source.startswith(".") or re.fullmatch(r"[\w.-]+/[\w.-]+", source) is None:
+        return resolve(source)  # no hub id: this never downloads
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(source, allow_patterns=HUB_PATTERNS, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError, OSError):
+        return None
+
+
+def _missing_shards(folder: Path) -> list[str]:
+    """Files that the index of sharded weights names and that are not there."""
+    names: set[str] = set()
+    for index in folder.glob("*.safetensors.index.json"):
+        names |= set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+    return sorted(name for name in names if not (folder / name).exists())
+
+
+def _try_samplers(study: Study, plan: ModelPlan, family_sampler: dict[str, object]) -> None:
+    """Make every sampler that the study needs of the model; raises where one cannot be."""
+    from floatscope.study.answering import make_planned_sampler
+
+    cells = [cell for task in study.tasks for cell in study.cells(task)]
+    for slots in sorted({cell.condition.slots or study.slots for cell in cells}):
+        make_planned_sampler(study, plan, family_sampler, slots)
+
+
+def _device_lacks(plan: ModelPlan) -> str:
+    import torch
+
+    if plan.device is not None and plan.device.startswith("cuda") and not torch.cuda.is_available():
+        return f"the device {plan.device} is not available on this machine"
+    return ""
+
+
+def _task_lacks(study: Study, plan: TaskPlan) -> str:
+    from floatscope.study.tasks import load_task
+
+    if missing := missing_files(plan):
+        return f"there is no file {' and no file '.join(missing)}"
+    if plan.source.startswith("hf:"):
+        return "" if find_spec("datasets") else "it needs the package datasets: pip install 'floatscope[datasets]'"
+    try:
+        load_task(study, plan)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _template_lacks(study: Study) -> str:
+    from floatscope.qa.templates import read_template
+
+    try:
+        read_template(study.prompt.template)
+    except UserError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,359 @@
+"""The plan of a study: models, tasks, conditions, settings, traces, controls, analyses. Frozen data that runs nothing.
+
+Each class is a table of the TOML file, each field a key of it; `study_file` reads and writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from floatscope.errors import UserError
+from floatscope.qa.stressors import BASELINES, STRESSORS, Condition, StressOptions, build_conditions
+
+WORLD = "world"
+UNTRAINED, NULL_QUERY, GUESS = "untrained", "null_query", "guess"
+CONTROLS = (UNTRAINED, NULL_QUERY)
+RETRIEVERS = ("bm25", "dense")
+DOCUMENTS = "documents"
+
+
+class PlanError(UserError):
+    """A mistake in a plan, with the path of the key it is about, so that a file's line can be named."""
+
+    def __init__(self, sentence: str, *key: str | int) -> None:
+        super().__init__(sentence)
+        self.key = key
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """A model and how it is loaded and decoded."""
+
+    name: str
+    """What it is called in tables."""
+    source: str = ""
+    """A folder, a .gguf file, a hub id or a twin; its name where left out."""
+    family: str | None = None
+    """A family's name or TOML file, if it is not recognised."""
+    dtype: str | None = None
+    """float32, bfloat16, ..."""
+    device: str | None = None
+    """cpu, cuda, mps, ..."""
+    device_map: str | None = None
+    """"auto" spreads a model over several devices."""
+    mask_id: int | None = None
+    """The mask token, where the checkpoint does not say."""
+    sampler: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Its own sampler settings beside the family's (`name` for another sampler); slots and steps are the study's."""
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise PlanError("A model needs a name.", "name")
+        if not self.source:
+            object.__setattr__(self, "source", self.name)
+        if self.device is not None and self.device_map is not None:
+            raise PlanError("Give device or device_map, not both.", "device_map")
+        if self.sampler:
+            _check_sampler(self.sampler)
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """Where samples come from; see `qa.tasks`."""
+
+    source: str
+    """world[:KIND[:DOCUMENTS]], a .json or .jsonl file (gzipped or not), or hf:NAME[@CONFIG][:SPLIT]."""
+    name: str = ""
+    """What it is called in tables; where left out, the world's kind or the file's name."""
+    shape: str | None = None
+    """Of a file: how it is written, where it is not recognised."""
+    corpus: str | None = None
+    """A JSON or JSONL file of {title, text}: where distractors and retrieved documents come from."""
+    retrieve: int | None = None
+    """Documents retrieved from the corpus in place of a sample's own."""
+    retriever: str = "bm25"
+    """How they are found: bm25, dense or dense:MODEL."""
+    limit: int | None = None
+    """Samples, the first so many; where left out, the study's."""
+    skip_wrong: bool = False
+    """Leave out records of a file that cannot be read, instead of stopping."""
+
+    def __post_init__(self) -> None:
+        if not self.source.strip():
+            raise PlanError("A task needs a source.", "source")
+        if not self.name:
+            plain = (self.kind or WORLD) if self.from_world else self.source
+            object.__setattr__(self, "name", plain if plain.startswith("hf:") else Path(plain).name.split(".")[0])
+        if self.retriever.partition(":")[0] not in RETRIEVERS:
+            hint = nearest(self.retriever, RETRIEVERS)
+            raise PlanError(f"There is no retriever {self.retriever!r}: {hint}.", "retriever")
+        if self.retrieve is not None and self.corpus is None:
+            raise PlanError(f"The task {self.name!r} retrieves documents: say from which corpus.", "retrieve")
+        for key in ("retrieve", "limit"):
+            _check_least(getattr(self, key), 1, key, f"The task {self.name!r}")
+        if self.from_world:
+            self._check_world()
+
+    def _check_world(self) -> None:
+        from floatscope.twins.kinds import KINDS
+
+        for key in ("shape", "corpus", "retrieve"):
+            if getattr(self, key) is not None:
+                raise PlanError(f"The task {self.name!r} is the world's and takes no {key}.", key)
+        if self.kind not in KINDS:
+            hint = nearest(str(self.kind), KINDS)
+            raise PlanError(f"The world makes no samples of kind {self.kind!r}: {hint}.", "source")
+
+    @property
+    def from_world(self) -> bool:
+        return self.source.partition(":")[0] == WORLD
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of the world's samples; None for other sources."""
+        return (self.source.split(":")[1:2] or ["rag"])[0] if self.from_world else None
+
+    @property
+    def two_hop(self) -> bool | None:
+        """Whether samples have two gold documents; None where only the data can tell."""
+        return self.kind == "twohop" if self.from_world else None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A stressor and its values: the conditions of one curve, as a `[[conditions]]` table."""
+
+    stressor: str
+    """documents, noise, position, layout, slots or question."""
+    values: str
+    """As on the command line: "0,5", "0..10", "all", "gap,order"; or a list."""
+    tasks: tuple[str, ...] = ()
+    """Names of the tasks it is for; all where left out."""
+    documents: int = 10
+    """Documents shown in the position and layout tests, gold included."""
+    kinds: tuple[str, ...] = ("topical",)
+    """Kinds of noise: random, topical, counterfactual."""
+    gold: tuple[str, ...] = ("kept",)
+    """Gold documents under noise: kept, removed."""
+    distractors: Literal["topical", "random"] = "topical"
+    """Where the other documents of the position and layout tests come from."""
+    traces: int | None = None
+    """Traces to keep, of the first so many samples of each task and condition; where left out, the study's."""
+    limit: int | None = None
+    """Samples, the first so many of each task's."""
+
+    def __post_init__(self) -> None:
+        if self.stressor not in STRESSORS:
+            raise PlanError(f"There is no stressor {self.stressor!r}: {nearest(self.stressor, STRESSORS)}.", "stressor")
+        _check_least(self.traces, 0, "traces", f"The stressor {self.stressor!r}")
+        _check_least(self.limit, 1, "limit", f"The stressor {self.stressor!r}")
+        try:
+            self.conditions  # noqa: B018  a mistake in the values is found here
+        except UserError as error:
+            raise PlanError(str(error), "values") from error
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions, without the baselines."""
+        options = StressOptions(self.documents, self.kinds, self.gold, self.distractors)
+        return build_conditions({self.stressor: self.values}, options, baselines=False)
+
+
+@dataclass(frozen=True)
+class PromptPlan:
+    """How a sample becomes text."""
+
+    template: str = "default"
+    """default, paper, or the path of a template of your own."""
+    raw: bool = False
+    """Leave out the tokenizer's chat template, where it has one."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A condition of a task: how many of the task's samples are run and how many are traced."""
+
+    task: TaskPlan
+    condition: Condition
+    limit: int
+    traces: int
+
+
+@dataclass(frozen=True)
+class Study:
+    """Models x tasks x conditions x analyses."""
+
+    name: str
+    models: tuple[ModelPlan, ...]
+    tasks: tuple[TaskPlan, ...]
+    conditions: tuple[Curve, ...]
+    description: str = ""
+    """What is asked, for readers of the report."""
+    seed: int = 0
+    """Seed of everything."""
+    limit: int = 100
+    """Samples of each task."""
+    slots: int = 32
+    """Answer slots."""
+    steps: int | None = None
+    """Denoising steps; one a slot where left out. Other numbers of slots scale them."""
+    batch: int = 16
+    """Samples run together."""
+    workers: int = 1
+    """Processes that share the batches, each with its own copy of the model: for small models on a CPU."""
+    traces: int = 0
+    """Traces to keep of each model, task and condition, where a condition says nothing else."""
+    keep: Literal["compact", "groups", "heads"] = "compact"
+    """How much a trace holds."""
+    controls: tuple[str, ...] = CONTROLS
+    """Control passes for samples that are traced: untrained, null_query."""
+    analyses: tuple[str, ...] = ()
+    """Analyses of the traces, by name; "all" is every one."""
+    prompt: PromptPlan = PromptPlan()
+
+    def __post_init__(self) -> None:
+        for key, parts in (("models", self.models), ("tasks", self.tasks)):
+            if not parts:
+                raise PlanError(f"A study needs {key}: name at least one.", key)
+            names = [part.name for part in parts]
+            for number, name in enumerate(names):
+                if name in names[:number]:
+                    raise PlanError(f"Two {key} are called {name!r}: give each its own name.", key, number, "name")
+        if not self.conditions:
+            raise PlanError(
+                'A study needs conditions, such as stressor = "documents" with values = [0, 5].', "conditions"
+            )
+        for key, least in (
+            ("seed", 0),
+            ("limit", 1),
+            ("slots", 1),
+            ("steps", 1),
+            ("batch", 1),
+            ("workers", 1),
+            ("traces", 0),
+        ):
+            _check_least(getattr(self, key), least, key, "The study")
+        _check_names(self.controls, CONTROLS, "control", "controls")
+        self._resolve_analyses()
+        self._check_curves()
+
+    def _resolve_analyses(self) -> None:
+        from floatscope.analysis import ANALYSES
+
+        if "all" in self.analyses:
+            object.__setattr__(self, "analyses", tuple(ANALYSES))
+        _check_names(self.analyses, ANALYSES, "analysis", "analyses")
+        if self.analyses and not any(self.traces_of(curve) for curve in self.conditions):
+            raise PlanError("Analyses need traces, and this study keeps none: set traces.", "analyses")
+
+    def _check_curves(self) -> None:
+        known = {task.name: task for task in self.tasks}
+        seen: dict[tuple[str, str], int] = {}
+        for number, curve in enumerate(self.conditions):
+            for name in curve.tasks:
+                if name not in known:
+                    raise PlanError(
+                        f"There is no task {name!r} in this study: {nearest(name, known)}.",
+                        "conditions",
+                        number,
+                        "tasks",
+                    )
+            for task in self.tasks_of(curve):
+                _check_fit(curve, task, number)
+                for condition in curve.conditions:
+                    first = seen.setdefault((task.name, condition.name), number)
+                    if first != number:
+                        raise PlanError(
+                            f"The condition {condition.name!r} of the task {task.name!r} comes twice.",
+                            "conditions",
+                            number,
+                        )
+
+    def tasks_of(self, curve: Curve) -> tuple[TaskPlan, ...]:
+        """The tasks that a curve is for."""
+        return tuple(task for task in self.tasks if not curve.tasks or task.name in curve.tasks)
+
+    def traces_of(self, curve: Curve) -> int:
+        """Traces kept of each model, task and condition of a curve."""
+        return self.traces if curve.traces is None else curve.traces
+
+    def samples_of(self, task: TaskPlan) -> int:
+        """Samples of a task."""
+        return task.limit if task.limit is not None else self.limit
+
+    def cells(self, task: TaskPlan) -> tuple[Cell, ...]:
+        """The conditions of a task: under stress the baselines first, then each curve's."""
+        curves = [curve for curve in self.conditions if task in self.tasks_of(curve)]
+        found: list[Cell] = []
+        if any(curve.stressor != DOCUMENTS for curve in curves):
+            found += [Cell(task, condition, self.samples_of(task), 0) for condition in BASELINES]
+        for curve in curves:
+            limit = min(self.samples_of(task), curve.limit or self.samples_of(task))
+            found += [Cell(task, condition, limit, self.traces_of(curve)) for condition in curve.conditions]
+        return tuple(found)
+
+    def steps_for(self, slots: int) -> int:
+        """Denoising steps for a number of slots: in the study's proportion, at least one."""
+        return slots if self.steps is None else max(1, round(self.steps * slots / self.slots))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of an error sentence: the nearest known name if there is one, and all that are known."""
+    names = list(known)
+    close = get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"{f'did you mean {close[0]!r}? ' if close else ''}Known are {', '.join(names)}"
+
+
+def _check_fit(curve: Curve, task: TaskPlan, number: int) -> None:
+    """Stressors that need a number of gold documents which the task is known not to have."""
+    if task.two_hop is None:
+        return
+    wrong = curve.stressor == "layout" and not task.two_hop, curve.stressor == "position" and task.two_hop
+    if any(wrong):
+        needs = (
+            "two gold documents, and the task {!r} has one"
+            if wrong[0]
+            else "one gold document, and the task {!r} has two"
+        )
+        raise PlanError(
+            f"The stressor {curve.stressor!r} needs {needs.format(task.name)}: say for which tasks it is, with tasks.",
+            "conditions", number, "tasks",
+        )  # fmt: skip
+
+
+def _check_sampler(settings: Mapping[str, Any]) -> None:
+    """Names and settings that no sampler has; whether they fit the model's own is known when it is loaded."""
+    from dataclasses import fields
+
+    from floatscope.decoding import SAMPLERS
+
+    name = settings.get("name")
+    if name is not None and name not in SAMPLERS:
+        raise PlanError(f"There is no sampler {name!r}: {nearest(str(name), SAMPLERS)}.", "sampler", "name")
+    chosen = [SAMPLERS[name]] if name else list(SAMPLERS.values())
+    known = dict.fromkeys(part.name for sampler in chosen for part in fields(sampler))
+    for taken, instead in (("length", "slots"), ("steps", "steps"), ("seed", "seed")):
+        known.pop(taken, None)
+        if taken in settings:
+            raise PlanError(f"The sampler's {taken} is set for the whole study, as {instead!r}.", "sampler", taken)
+    for key in settings:
+        if key != "name" and key not in known:
+            whose = f"The sampler {name!r}" if name else "No sampler"
+            raise PlanError(
+                f"{whose} has {'no' if name else 'a'} setting {key!r}: {nearest(key, known)}.", "sampler", key
+            )
+
+
+def _check_names(names: Iterable[str], known: Iterable[str], what: str, key: str) -> None:
+    for name in names:
+        if name not in known:
+            raise PlanError(f"There is no {what} {name!r}: {nearest(name, known)}.", key)
+
+
+def _check_least(value: int | None, least: int, key: str, owner: str) -> None:
+    if value is not None and value < least:
+        raise PlanError(f"{owner} has {key} = {value}: it must be at least {least}.", key)

@@ -1,0 +1,125 @@
+"""A browser without network, and one report made of real traces; skipped where there is no Chromium."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import floatscope as fs
+from floatscope.report.page import build_page
+from floatscope.traces import Trace
+from floatscope.twins.world import World
+from tests.report.making import MODELS, made_content
+
+TWINS = ("twin-llada", "twin-arm")
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def find_chromium() -> str | None:
+    """The one that CHROMIUM names, else the system's."""
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator:
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'"
+    )
+    path = find_chromium()
+    if path is None:
+        pytest.skip(f"no Chromium: install one (apt-get install chromium) or name it in CHROMIUM; looked for {_NAMES}")
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="session")
+def twin_traces() -> list[Trace]:
+    """Two samples under an MDM and an ARM, and the first under the untrained MDM."""
+    samples = World(0).samples("rag", 2, documents=3)
+    found = []
+    for name, control in ((TWINS[0], ""), (TWINS[1], ""), (TWINS[0], "untrained")):
+        model = fs.load(f"{name}-{control}" if control else name)
+        sampler = fs.LLaDASampler(steps=8, length=8) if name == TWINS[0] else fs.AutoregressiveSampler(length=8)
+        for sample in samples[: 1 if control else 2]:
+            prompt = fs.build_prompt(model.tokenizer, sample.question, sample.documents, sample.answers)
+            about = {"sample": sample.id, "question": sample.question, "answers": list(sample.answers)}
+            about |= {"control": control, "control_of": name, "accuracy": 1.0}
+            found.append(fs.trace(model, prompt, sampler, metadata=about))
+    return found
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory, twin_traces) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    content = replace(made_content(), traces=tuple(twin_traces), models=(*TWINS, *MODELS))
+    path.write_text(build_page(content), encoding="utf-8")
+    return path
+
+
+class Opener:
+    """Pages from file:// with the network off; whatever they complain of is kept."""
+
+    def __init__(self, browser) -> None:
+        self.browser = browser
+        self.contexts = []
+        self.complaints: list[str] = []
+
+    def __call__(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False):
+        context = self.browser.new_context(
+            viewport={"width": width, "height": height},
+            offline=True,
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+        )
+        context.set_default_timeout(120_000)  # a busy machine is no failure
+        self.contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda said: self.complain(said.text, said.type in ("error", "warning")))
+        page.on("pageerror", lambda error: self.complain(str(error), True))
+        page.on(
+            "request", lambda asked: self.complain(asked.url, not asked.url.startswith(("file:", "data:", "blob:")))
+        )
+        page.goto(path.as_uri())
+        return page
+
+    def complain(self, text: str, wrong: bool) -> None:
+        if wrong:
+            self.complaints.append(text)
+
+    def close(self) -> None:
+        for context in self.contexts:
+            context.close()
+
+
+@pytest.fixture
+def open_page(browser) -> Iterator[Opener]:
+    """open_page(path, width=..., dark=...): a page of its own, which must stay without errors and requests."""
+    opener = Opener(browser)
+    yield opener
+    opener.close()
+    assert opener.complaints == []
+
+
+@pytest.fixture(scope="module")
+def shared(browser, report) -> Iterator:
+    """The report opened once for the tests of a module."""
+    opener = Opener(browser)
+    yield opener(report), opener
+    opener.close()
+
+
+@pytest.fixture
+def page(shared) -> Iterator:
+    """The shared page with the player at its first sample and step; nothing may go wrong in it."""
+    opened, opener = shared
+    opened.evaluate(
+        "() => { floatscope.player.pause(); floatscope.player.setControl(false); floatscope.player.go(0); }"
+    )
+    opened.evaluate("() => { const box = document.querySelector('.fs-switch input'); box.checked = false; }")
+    yield opened
+    assert opener.complaints == []

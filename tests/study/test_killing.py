@@ -1,0 +1,90 @@
+"""kill -9 at random moments, then resume: the same table to the byte, no unit twice, only the last batch lost."""
+
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+
+from floatscope.study.plan import Curve, ModelPlan, TaskPlan
+from floatscope.study.study_file import write_study
+from tests.study.killing import begun, run_and_log
+from tests.study.small_studies import small_study
+
+KILLS = int(os.environ.get("FLOATSCOPE_KILLS", "3"))
+PATIENCE = 900
+
+
+def stored(folder) -> list[tuple[str, ...]]:
+    """The models' units in the database; what another process commits meanwhile may be in it or not."""
+    if not (folder / "results.sqlite").exists():
+        return []
+    database = sqlite3.connect(folder / "results.sqlite", timeout=30)
+    query = "SELECT model, task, condition, sample, control FROM results WHERE control != 'guess'"
+    try:
+        return database.execute(query).fetchall()
+    except sqlite3.OperationalError:  # killed before the table was made
+        return []
+    finally:
+        database.close()
+
+
+def table(folder) -> bytes:
+    return subprocess.run(
+        [sys.executable, "-m", "floatscope.cli", "table", folder], capture_output=True, check=True
+    ).stdout
+
+
+def test_a_run_killed_again_and_again_ends_in_the_same_bytes(tmp_path):
+    study = small_study(
+        models=(ModelPlan("twin-llada"),),
+        tasks=(TaskPlan("world:rag:3"),),
+        conditions=(Curve("documents", "0"), Curve("documents", "3", traces=4), Curve("position", "all", documents=3)),
+        limit=2 * KILLS,
+        batch=2,
+    )
+    file, folder, log = tmp_path / "study.toml", tmp_path / "killed", tmp_path / "log"
+    file.write_text(write_study(study))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.study.killing", "floatscope.study.controls", "floatscope.tracing"])
+    coin = random.Random(KILLS)
+    for _ in range(KILLS):
+        before, begun_before = stored(folder), len(begun(log))
+        process = context.Process(target=run_and_log, args=(str(file), str(folder), str(log)))
+        process.start()
+        wanted, deadline = len(before) + coin.randrange(1, 7), time.monotonic() + PATIENCE
+        while process.is_alive() and len(stored(folder)) < wanted and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(coin.random() * 0.2)
+        assert process.is_alive() and process.pid is not None, "the study was over before it could be killed"
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        after = stored(folder)
+        ran = begun(log)[begun_before:]
+        assert set(before) <= set(after) and len(set(after)) == len(after)
+        assert not {unit for batch in ran for unit in batch} & set(before)  # nothing that was stored is run again
+        lost = [batch for batch in ran if not set(batch) <= set(after)]
+        assert len(lost) <= 1 and lost == ran[-1:][: len(lost)]  # all that is lost is the batch in flight, whole
+        assert not any(set(batch) & set(after) for batch in lost)
+    process = context.Process(target=run_and_log, args=(str(file), str(folder), str(log)))
+    process.start()
+    process.join(PATIENCE)
+    assert process.exitcode == 0
+    times_run = Counter(unit for batch in begun(log) for unit in batch)
+    assert set(times_run) == set(stored(folder))
+    assert sum(times_run.values()) - len(times_run) <= KILLS * study.batch
+
+    whole = tmp_path / "whole"
+    process = context.Process(target=run_and_log, args=(str(file), str(whole), str(tmp_path / "other log")))
+    process.start()
+    process.join(PATIENCE)
+    assert process.exitcode == 0
+    assert sorted(stored(folder)) == sorted(stored(whole))
+    shown = table(folder)
+    assert shown == table(whole) and b"position/3/2" in shown
+    names = [sorted(path.name for path in (run / "traces").iterdir()) for run in (folder, whole)]
+    assert names[0] == names[1] and len(names[0]) == 4 * 3

@@ -1,0 +1,231 @@
+"""Running a study on the twins: rows, traces, resume, refusals; every unit stands on its own."""
+
+import json
+import os
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+import floatscope as fs
+from floatscope.errors import UserError
+from floatscope.qa.metrics import score
+from floatscope.qa.stressors import build_conditions, stress
+from floatscope.study.plan import Curve, ModelPlan, TaskPlan
+from floatscope.study.run import Run
+from floatscope.study.running import run_study
+from floatscope.study.tasks import load_task
+from floatscope.study.units import Unit
+from tests.study.small_studies import small_study
+
+
+def predictions(run: Run, control: str = "") -> dict:
+    rows = run.results().filter(control=control)
+    keys = ("model", "task", "condition", "sample")
+    return {row[:-1]: row[-1] for row in rows.select(*keys, "prediction").iter_rows()}
+
+
+def test_every_unit_has_a_row_with_its_scores(outcome):
+    rows = outcome.run.results()
+    assert (
+        outcome.units
+        == outcome.done_now
+        == rows.height
+        == rows.unique(["model", "task", "condition", "sample", "control"]).height
+    )
+    assert outcome.failed == 0 and rows["error"].is_null().all()
+    for row in rows.sample(40, seed=1).iter_rows(named=True):
+        wanted = score(row["prediction"], row["answers"])
+        assert (row["accuracy"], row["em"], row["f1"]) == (wanted.accuracy, wanted.exact_match, wanted.f1)
+    models = rows.filter(control="")
+    assert models["steps"].min() >= 1 and models["prompt_tokens"].min() > 5 and models["cut"].max() == 0
+    assert rows.columns[:4] == ["model", "task", "condition", "stressor"]
+    assert rows.filter(condition="documents/3")["documents"].unique().to_list() == [3]
+    assert rows["place"].is_null().all()
+
+
+def test_answers_are_those_of_generate_for_one_sample_at_a_time(outcome):
+    """Batches of four, sorted by length, and traced units give the tokens that each sample gives alone."""
+    study, found = outcome.run.study, predictions(outcome.run)
+    conditions = {c.name: c for c in build_conditions({"documents": "0,3"}, baselines=False)}
+    for plan, sampler in (
+        (study.models[0], fs.AutoregressiveSampler(length=4)),
+        (study.models[1], fs.LLaDASampler(4, 4)),
+    ):
+        model = fs.load(plan.source)
+        for task in (load_task(study, plan) for plan in study.tasks):
+            for name, condition in conditions.items():
+                for sample in task.samples:
+                    shown = stress(sample, condition, task.pool, study.seed)
+                    prompt = fs.build_prompt(model.tokenizer, shown.question, shown.documents)
+                    seed = Unit(plan.name, task.plan.name, name, sample.id).seed(study.seed)
+                    ids = fs.generate(model, prompt.ids, sampler, [seed]).answer.tolist()
+                    text = model.tokenizer.decode(ids[: ids.index(2)] if 2 in ids else ids, skip_special_tokens=True)
+                    assert found[plan.name, task.plan.name, name, sample.id] == text.strip()
+
+
+def test_the_same_answers_for_batch_1_and_batch_16_and_with_two_processes(outcome, tmp_path):
+    for name, changes in {"one": {"batch": 1}, "many": {"batch": 16, "workers": 2}}.items():
+        other = run_study(small_study(**changes), tmp_path / name).run
+        for control in ("", "untrained", "null_query", "guess"):
+            assert predictions(other, control) == predictions(outcome.run, control)
+        assert {path.name for path in other.traces(control=None)} == {p.name for p in outcome.run.traces(control=None)}
+
+
+def test_traces_are_kept_with_their_controls(outcome):
+    run = outcome.run
+    assert len(run.traces()) == len(run.traces(control="untrained")) == len(run.traces(control="null_query")) == 2 * 2
+    rows = run.results()
+    for path in run.traces(control=None):
+        trace = fs.Trace.load(path)
+        about = trace.metadata
+        row = rows.filter(trace=str(path.relative_to(run.folder))).row(0, named=True)
+        assert all(
+            about[key] == row[key] for key in ("sample", "task", "condition", "control", "answers", "prediction")
+        )
+        assert about["control_of"] == row["model"] and about["accuracy"] == row["accuracy"]
+        assert trace.model == row["model"] + ("-untrained" if row["control"] == "untrained" else "")
+        assert ("evidence" in trace.marks) and len(trace.marks["evidence"]) > 0
+        assert trace.prompt_length == row["prompt_tokens"]
+    own, untrained = run.traces(model="twin-llada"), run.traces(model="twin-llada", control="untrained")
+    first, other = fs.Trace.load(own[0]), fs.Trace.load(untrained[0])
+    assert (first.canvas[: first.prompt_length] == other.canvas[: other.prompt_length]).all()
+    assert abs(first.received - other.received).max() > 0.01
+
+
+def test_a_second_call_runs_nothing(outcome):
+    again = run_study(outcome.run.study, outcome.run.folder)
+    assert again.done_now == 0 and again.units == outcome.units
+
+
+def test_only_what_is_missing_is_run(outcome, tmp_path):
+    """Some rows and a trace are taken away, another trace is damaged: these units come back as they were."""
+    import shutil
+    import sqlite3
+
+    folder = tmp_path / "run"
+    shutil.copytree(outcome.run.folder, folder)
+    traces = Run(folder).traces()
+    traces[0].unlink()
+    traces[1].write_bytes(traces[1].read_bytes()[:5000])
+    kept = {path: path.stat().st_mtime_ns for path in Run(folder).traces(control=None)[2:]}
+    database = sqlite3.connect(folder / "results.sqlite")
+    with database:
+        database.execute("DELETE FROM results WHERE number = 4 AND control = '' AND model = 'twin-llada'")
+    database.close()
+    again = run_study(outcome.run.study, folder)
+    assert again.done_now == 2 + 4  # two traces; one sample of two tasks and two conditions
+    assert again.run.results().drop("trace").equals(outcome.run.results().drop("trace"))
+    assert all(path.stat().st_mtime_ns == before for path, before in kept.items())
+    fs.Trace.load(traces[1])
+
+
+def test_a_run_may_grow(outcome, tmp_path):
+    import shutil
+
+    folder = tmp_path / "run"
+    shutil.copytree(outcome.run.folder, folder)
+    study = outcome.run.study
+    more = replace(
+        study,
+        models=(*study.models, ModelPlan("twin-dream")),
+        conditions=(Curve("documents", "0"), Curve("documents", "3", traces=2)),
+        controls=("untrained",),
+        analyses=("dispersion",),
+    )
+    grown = run_study(more, folder)
+    assert set(grown.run.results().filter(control="")["model"]) == {"twin-arm", "twin-llada", "twin-dream"}
+    # two models, two tasks: a sample traced now, and its untrained control; and all of the new model's units
+    assert grown.done_now == 2 * 2 * 2 + 20 + 4
+    before, after = predictions(outcome.run), predictions(grown.run)
+    assert before.items() <= after.items() and len(grown.run.traces(model="twin-arm")) == 4
+    assert (folder / "tables" / "dispersion.parquet").exists() and (folder / "figures" / "dispersion.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"seed": 1}, "seed is 0 there and 1 here"),
+        ({"limit": 6}, "limit is 5 there and 6 here"),
+        ({"slots": 8}, "slots is 4 there"),
+        ({"models": (ModelPlan("twin-arm"),)}, "model 'twin-llada', which is not asked for"),
+        ({"models": (ModelPlan("twin-arm"), ModelPlan("twin-llada", "twin-arm"))}, "is described otherwise"),
+        ({"conditions": (Curve("documents", "0"),)}, "condition 'documents/3' of 'rag'"),
+        ({"tasks": (TaskPlan("world:rag:3"),)}, "task 'twohop', which is not asked for"),
+    ],
+)  # fmt: skip
+def test_another_study_is_refused(outcome, changes, told):
+    with pytest.raises(UserError, match=told):
+        run_study(small_study(**changes), outcome.run.folder)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="not empty and holds no run"):
+        run_study(small_study(), tmp_path)
+    with pytest.raises(UserError, match="no run in"):
+        Run(tmp_path)
+
+
+def test_weights_that_changed_are_refused(outcome, tmp_path):
+    import shutil
+
+    folder = tmp_path / "run"
+    shutil.copytree(outcome.run.folder, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["versions"]["floatscope"] == fs.__version__ and len(manifest["models"]["twin-arm"]["sha256"]) == 64
+    manifest["models"]["twin-arm"]["sha256"] = "0" * 64
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    Run(folder).traces(model="twin-arm")[0].unlink()
+    with pytest.raises(UserError, match="model 'twin-arm' is not what it was"):
+        run_study(outcome.run.study, folder)
+
+
+def test_a_failing_sample_is_a_row_and_the_others_go_on(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    lines = [
+        {"id": "good", "question": "Who is the founder of Ferrox Steel?", "answers": ["Ida Ritter"]},
+        {"id": "long", "question": "word " * 3000, "answers": ["x"]},
+        {"id": "surrogate \ud800", "question": "Who \ud800?", "answers": ["x"]},
+        {"id": "also good", "question": "Who is the founder of Calyx Foods?", "answers": ["Ada Dorn"]},
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    study = small_study(
+        models=(ModelPlan("twin-llada"),), tasks=(TaskPlan(str(file)),), conditions=(Curve("documents", "0"),)
+    )
+    first = run_study(study, tmp_path / "run")
+    rows = first.run.results().filter(control="")
+    errors = dict(rows.select("sample", "error").iter_rows())
+    assert errors["good"] is None and errors["also good"] is None
+    assert "too long" in errors["long"] and errors["surrogate ?"]
+    assert first.failed == 2 and rows.filter(pl.col("error").is_not_null())["accuracy"].is_null().all()
+    assert run_study(study, tmp_path / "run").done_now == 0
+    assert run_study(study, tmp_path / "run", retry=True).done_now == 2
+
+
+def test_a_mistake_in_the_sampler_stops_the_run(tmp_path):
+    study = small_study(models=(ModelPlan("twin-llada", sampler={"block": 3}),))
+    with pytest.raises(UserError, match="'twin-llada' with 4 slots"):
+        run_study(study, tmp_path / "run")
+
+
+def test_stress_labels_become_columns(tmp_path):
+    study = small_study(
+        models=(ModelPlan("twin-arm"),), tasks=(TaskPlan("world:rag:3"),), limit=2,
+        conditions=(Curve("slots", "2,4"), Curve("question", "before,after"), Curve("noise", "0,1", kinds=("random",))),
+    )  # fmt: skip
+    rows = run_study(study, tmp_path / "run").run.results().filter(control="")
+    by_condition = {row["condition"]: row for row in rows.iter_rows(named=True)}
+    assert by_condition["slots/2"]["slots"] == 2 and by_condition["slots/2"]["steps"] <= 2
+    assert by_condition["question/before"]["placement"] == "before" and by_condition["slots/2"]["placement"] is None
+    noisy = by_condition["noise/random/gold-kept/1"]
+    assert (noisy["kind"], noisy["gold"], noisy["level"]) == ("random", "kept", 1)
+    assert {"closed-book", "oracle"} <= set(by_condition)
+    assert by_condition["closed-book"]["prompt_tokens"] < by_condition["oracle"]["prompt_tokens"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may write everywhere")
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match="cannot be used"):
+        run_study(small_study(), tmp_path / "run")

@@ -1,0 +1,142 @@
+"""Studies as TOML: what is written is read again, and every mistake is named with its key, line and nearest name."""
+
+import pytest
+
+from floatscope.errors import UserError
+from floatscope.study.plan import Curve, ModelPlan, PromptPlan, Study, TaskPlan
+from floatscope.study.study_file import SHIPPED, find_study, key_lines, read_study, write_study
+
+TEXT = """\
+name = "mine"            # a comment with [brackets] and a = sign
+seed = 3
+analyses = [
+  "drift",
+  "flow",
+]
+traces = 2
+
+[prompt]
+template = "default"
+
+[[models]]
+name = "twin-arm"
+
+[[models]]
+name = "other"
+source = "twin-llada"
+sampler = { remasking = "random" }
+
+[[tasks]]
+source = "world:rag"
+
+[[tasks]]
+source = "world:twohop"
+
+[[conditions]]
+stressor = "documents"
+values = [0, 5]
+
+[[conditions]]
+stressor = "position"
+values = "all"
+tasks = ["rag"]
+documents = 5
+"""
+
+
+def read(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return read_study(path)
+
+
+def test_a_study_is_read_with_its_defaults(tmp_path):
+    study = read(tmp_path, TEXT)
+    assert [model.source for model in study.models] == ["twin-arm", "twin-llada"]
+    assert [task.name for task in study.tasks] == ["rag", "twohop"]
+    assert study.analyses == ("drift", "flow") and study.seed == 3 and study.slots == 32
+    assert [cell.condition.name for cell in study.cells(study.tasks[0])] == [
+        "closed-book", "oracle", "documents/0", "documents/5", *(f"position/5/{place}" for place in range(5)),
+    ]  # fmt: skip
+    assert [cell.condition.name for cell in study.cells(study.tasks[1])] == ["documents/0", "documents/5"]
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    study = Study(
+        'a "quoted" näme\n',
+        (ModelPlan("m", "twin-dream", sampler={"alg": "origin", "temperature": 0.5, "hold_eos": False}),),
+        (TaskPlan("some file.jsonl", skip_wrong=True, limit=7, corpus="c.jsonl", retrieve=3),),
+        (Curve("noise", "0..4..2", kinds=("random", "topical"), gold=("kept", "removed"), traces=1, limit=3),),
+        steps=16,
+        workers=2,
+        analyses=("qk",),
+        controls=("untrained",),
+        prompt=PromptPlan("own.txt", raw=True),
+    )
+    assert read(tmp_path, write_study(study)) == study
+    assert read(tmp_path, write_study(read(tmp_path, TEXT))) == read(tmp_path, TEXT)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "told"),
+    [
+        ("seed = 3", "sed = 3", 2, "'sed' in a study: did you mean 'seed'?"),
+        ("seed = 3", 'seed = "3"', 2, "seed should be a whole number, not '3'"),
+        ("seed = 3", "seed = -1", 2, "seed = -1"),
+        ('  "flow",', '  "flwo",', 3, "'flwo': did you mean 'flow'?"),
+        ("traces = 2", "traces = 0", 3, "Analyses need traces"),
+        ('template = "default"', 'templat = "default"', 10, "did you mean 'template'?"),
+        ('name = "other"', 'nane = "other"', 16, "'nane' in [models]: did you mean 'name'?"),
+        ('name = "other"', 'name = "twin-arm"', 16, "called 'twin-arm'"),
+        ('remasking = "random"', 'remaskin = "random"', 18, "did you mean 'remasking'?"),
+        ('remasking = "random"', 'name = "lada"', 18, "did you mean 'llada'?"),
+        ('remasking = "random"', "length = 3", 18, "as 'slots'"),
+        ('source = "twin-llada"', 'device = "cpu"\ndevice_map = "auto"', 18, "device or device_map"),
+        ('source = "world:twohop"', 'source = "world:twohp"', 24, "did you mean 'twohop'?"),
+        ('source = "world:twohop"', 'source = "a.jsonl"\nretrieve = 3', 25, "from which corpus"),
+        ('source = "world:twohop"', 'source = "world"\ncorpus = "a.json"', 25, "takes no corpus"),
+        ('stressor = "position"', 'stressor = "positoin"', 31, "did you mean 'position'?"),
+        ('values = "all"', 'values = "9"', 32, "no place 9 among 5"),
+        ('tasks = ["rag"]', 'tasks = ["rga"]', 33, "did you mean 'rag'?"),
+        ('tasks = ["rag"]', "", 30, "'position' needs one gold document, and the task 'twohop' has two"),
+        ('values = "all"', "", 30, "needs the key 'values'"),
+        ('tasks = ["rag"]\n', 'tasks = ["rag"]\ndistractors = "tropical"\n', 34, "one of topical, random"),
+        ('stressor = "position"\nvalues = "all"', 'stressor = "documents"\nvalues = 5', 30, "'rag' comes twice"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_line_and_the_nearest_name(tmp_path, old, new, line, told):
+    assert old in TEXT
+    with pytest.raises(UserError) as error:
+        read(tmp_path, TEXT.replace(old, new))
+    assert f"mine.toml, line {line}: " in str(error.value)
+    assert told in str(error.value)
+
+
+def test_what_is_no_toml_is_told_with_its_place(tmp_path):
+    with pytest.raises(UserError, match=r"not valid TOML: .*line 2"):
+        read(tmp_path, 'name = "x"\nseed = = 3\n')
+    with pytest.raises(UserError, match=r"write \[\[models\]\]"):
+        read(tmp_path, TEXT.replace("[[models]]", "[models]", 1).replace('[[models]]\nname = "other"', "[other]"))
+
+
+def test_lines_of_keys_survive_brackets_in_values():
+    lines = key_lines('a = "x]["\nb = [\n  1,  # [\n  "c = 3",\n]\nc = 1\n[t]\nd = 1\n[[u]]\n[[u]]\ne = {f = 1}\n')
+    assert lines[("a",)] == 1 and lines[("c",)] == 6 and lines[("t", "d")] == 8
+    assert lines[("u", 1)] == 10 and lines[("u", 1, "e")] == 11
+
+
+def test_the_shipped_studies_are_valid_and_found_by_name():
+    assert {path.stem for path in SHIPPED.glob("*.toml")} == {"demo", "paper"}
+    demo, paper = (read_study(find_study(name)) for name in ("demo", "paper"))
+    assert demo.limit >= 40 and [model.name for model in demo.models] == ["twin-arm", "twin-dream", "twin-llada"]
+    assert [model.source for model in paper.models] == [
+        "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-7B-Instruct", "Dream-org/Dream-v0-Instruct-7B",
+        "GSAI-ML/LLaDA-8B-Instruct",
+    ]  # fmt: skip
+    assert [task.name for task in paper.tasks] == ["NQ", "TQA", "MarcoQA", "HotpotQA", "T-REx"]
+    assert (paper.slots, paper.steps) == (32, 32)
+    assert {curve.stressor for curve in paper.conditions} == {"documents", "position", "noise"}
+    with pytest.raises(UserError, match="did you mean 'paper'"):
+        find_study("papr")
+    with pytest.raises(UserError, match="no study file"):
+        find_study("none.toml")

@@ -1,0 +1,56 @@
+"""The plan of units: who is asked what, in which order, with which seed and trace name."""
+
+from collections import Counter
+
+from floatscope.study.plan import Curve
+from floatscope.study.tasks import load_task
+from floatscope.study.units import Unit, plan_jobs
+from tests.study.small_studies import small_study
+
+
+def jobs_of(study):
+    return plan_jobs(study, [load_task(study, plan) for plan in study.tasks])
+
+
+def test_every_unit_is_planned_once():
+    jobs = jobs_of(small_study())
+    units = [job.unit for job in jobs]
+    assert len(set(units)) == len(units)
+    counted = Counter((unit.model, unit.control) for unit in units)
+    assert counted["twin-arm", ""] == counted["twin-llada", ""] == 5 * 2 * 2  # samples, tasks, conditions
+    assert counted["twin-arm", "untrained"] == counted["twin-arm", "null_query"] == 1 * 2  # traced samples, tasks
+    assert counted["most-common-answer", "guess"] == 5 * 2 * 2
+    assert sum(job.traced for job in jobs) == 2 * 2 * 3  # models, tasks, own and two controls
+
+
+def test_a_curve_can_take_fewer_samples_and_stress_brings_baselines():
+    study = small_study(
+        conditions=(Curve("position", "0,2", documents=3, limit=2, tasks=("rag",)), Curve("documents", "3"))
+    )
+    counted = Counter((job.unit.task, job.unit.condition) for job in jobs_of(study) if job.unit.model == "twin-arm")
+    assert counted == {
+        ("rag", "closed-book"): 5, ("rag", "oracle"): 5, ("rag", "position/3/0"): 2, ("rag", "position/3/2"): 2,
+        ("rag", "documents/3"): 5, ("twohop", "documents/3"): 5,
+    }  # fmt: skip
+
+
+def test_no_controls_where_none_are_wanted():
+    assert {job.unit.control for job in jobs_of(small_study(controls=()))} == {"", "guess"}
+
+
+def test_seeds_and_names_differ_between_units_and_stay():
+    units = [job.unit for job in jobs_of(small_study())]
+    assert len({unit.seed(0) for unit in units}) == len({unit.file_name for unit in units}) == len(units)
+    unit = Unit("m", "t", "documents/5", "s")
+    assert unit.seed(0) == Unit("m", "t", "documents/5", "s").seed(0) != unit.seed(1)
+    # the seed is the first 8 bytes of sha256 over the parts, whatever machine or process asks
+    assert unit.seed(0) == _seed_by_hand(0, unit)
+    assert Unit("a/b: c", "../t", "x", "s" * 300).file_name.count("/") == 0
+    assert len(Unit("a", "t", "x", "s" * 300).file_name) < 140
+
+
+def _seed_by_hand(seed, unit):
+    import hashlib
+
+    text = "\x1f".join([str(seed), unit.model, unit.task, unit.condition, unit.sample, unit.control])
+    return int(hashlib.sha256(text.encode()).hexdigest()[:16], 16)

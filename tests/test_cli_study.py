@@ -1,0 +1,150 @@
+"""The verbs on studies as a user meets them: evaluate, stress, table, study, report; sentences and exit codes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from floatscope import cli
+from floatscope.study.run import Run
+
+ASKED = ("--model", "twin-arm", "--task", "world:rag:3", "--length", "4", "--limit", "4")
+
+
+def run(monkeypatch, capsys, *arguments):
+    """Exit code, stdout and stderr of one call."""
+    monkeypatch.setattr(sys, "argv", ["floatscope", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    told = capsys.readouterr()
+    return stopped.value.code, told.out, told.err
+
+
+@pytest.fixture(scope="module")
+def study_file(tmp_path_factory):
+    """A study of one twin with a trace, an analysis and a stress curve."""
+    path = tmp_path_factory.mktemp("study") / "tiny.toml"
+    path.write_text(
+        'name = "tiny"\nlimit = 3\nslots = 4\nanalyses = ["dispersion", "flow"]\n'
+        '[[models]]\nname = "twin-llada"\n[[tasks]]\nsource = "world:rag:3"\n'
+        '[[conditions]]\nstressor = "documents"\nvalues = [0]\n'
+        '[[conditions]]\nstressor = "documents"\nvalues = [3]\ntraces = 2\n'
+        '[[conditions]]\nstressor = "noise"\nvalues = [1]\n'
+    )
+    return path
+
+
+def test_evaluate_prints_the_table_that_table_prints_again(monkeypatch, capsys, tmp_path):
+    code, shown, told = run(monkeypatch, capsys, "evaluate", *ASKED, "--documents", "0,3", "--out", tmp_path / "qa")
+    assert code == 0 and "| twin-arm | gain of 3 |" in shown and "32 units were run" not in shown
+    assert "units were run" in told and str(tmp_path / "qa") in told
+    code, again, told = run(monkeypatch, capsys, "table", tmp_path / "qa")
+    assert (code, again, told) == (0, shown, "")
+    assert str(tmp_path) not in again
+    code, resumed, told = run(monkeypatch, capsys, "evaluate", *ASKED, "--documents", "0,3", "--out", tmp_path / "qa")
+    assert code == 0 and resumed == shown and "0 of" in told
+    for form, mark in (("latex", r"\toprule"), ("csv", "headline,twin-arm,0,")):
+        assert mark in run(monkeypatch, capsys, "table", tmp_path / "qa", "--format", form)[1]
+    code, _, told = run(monkeypatch, capsys, "evaluate", *ASKED, "--seed", "1", "--out", tmp_path / "qa")
+    assert code == 2 and "seed is 0 there and 1 here" in told and "Traceback" not in told
+
+
+def test_stress_gives_each_task_the_curves_that_fit_it(monkeypatch, capsys, tmp_path):
+    asked = (*ASKED, "--task", "hops=world:twohop:3", "--position", "0,2", "--layout", "order", "--documents", "3")
+    code, shown, _ = run(monkeypatch, capsys, "stress", *asked, "--out", tmp_path / "s")
+    assert code == 0
+    rows = {tuple(line.split(" | ")[:2]) for line in shown.splitlines() if line.startswith("| ")}
+    assert {("| rag", "position/3/2"), ("| hops", "layout/3/order/bridge-first"), ("| hops", "oracle")} <= rows
+    assert not {("| hops", "position/3/2"), ("| rag", "layout/3/order/bridge-first")} & rows
+    results = Run(tmp_path / "s").results()
+    by_hand = results.filter(control="", task="rag", condition="oracle")["accuracy"].mean()
+    line = next(line for line in shown.splitlines() if line.startswith("| rag | oracle |"))
+    assert line.split(" | ")[2].startswith(f"{100 * by_hand:.1f} [")
+    code, _, told = run(monkeypatch, capsys, "stress", *ASKED, "--out", tmp_path / "t")
+    assert code == 2 and "--noise" in told
+    code, _, told = run(monkeypatch, capsys, "stress", *ASKED, "--layout", "gap", "--out", tmp_path / "t")
+    assert code == 2 and "needs two gold documents" in told
+
+
+def test_study_runs_analyses_and_report_and_report_makes_it_again(monkeypatch, capsys, tmp_path, study_file):
+    out = tmp_path / "run"
+    code, shown, told = run(monkeypatch, capsys, "study", study_file, "--out", out)
+    assert code == 0 and "noise/topical/gold-kept/1" in shown and "report.html" in told
+    for name in ("study.toml", "manifest.json", "tables/dispersion.parquet", "tables/flow.parquet", "figures/flow.svg"):
+        assert (out / name).stat().st_size > 0
+    table = pl.read_parquet(out / "tables" / "dispersion.parquet")
+    assert table["untrained"].is_not_null().any() and table["samples"].max() == 2
+    first = (out / "report.html").read_bytes()
+    (out / "report.html").unlink()
+    written = (out / "tables" / "dispersion.parquet").stat().st_mtime_ns
+    code, shown, _ = run(monkeypatch, capsys, "report", out)
+    assert code == 0 and str(out / "report.html") in shown and (out / "report.html").read_bytes() == first
+    code, _, told = run(monkeypatch, capsys, "study", study_file, "--out", out)
+    assert code == 0 and "0 of" in told
+    assert (out / "tables" / "dispersion.parquet").stat().st_mtime_ns == written  # the same traces: not made again
+
+
+def test_check_says_what_is_missing_and_runs_nothing(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    code, shown, _ = run(monkeypatch, capsys, "study", "paper", "--check")
+    assert code == 1 and "9 of its 10 parts are not ready" in shown
+    assert "LLaDA-8B-Instruct): its weights are not on this machine" in shown and "no file data/nq.jsonl" in shown
+    code, shown, _ = run(monkeypatch, capsys, "study", "demo", "--check")
+    assert code == 0 and "all of its parts are ready" in shown
+    assert list(tmp_path.iterdir()) == []
+    bad = tmp_path / "bad.toml"
+    bad.write_text('name = "x"\n\n[[model]]\nname = "twin-arm"\n')
+    code, _, told = run(monkeypatch, capsys, "study", bad, "--check")
+    assert code == 2 and "bad.toml, line 3: There is no key 'model' in a study: did you mean 'models'?" in told
+
+
+def test_dry_run_counts_units_and_times_them(monkeypatch, capsys, tmp_path, study_file):
+    monkeypatch.chdir(tmp_path)
+    code, shown, _ = run(monkeypatch, capsys, "study", study_file, "--dry-run")
+    # 3 samples under closed-book, oracle, 0 and 3 documents and noise, 2 null queries; 2 untrained
+    assert code == 0
+    assert [line.split("│")[2].strip() for line in shown.splitlines() if "│" in line] == ["17", "2", "19"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
+    out = tmp_path / "run"
+    call = [
+        sys.executable,
+        "-m",
+        "floatscope.cli",
+        "evaluate",
+        "--model",
+        "twin-llada",
+        "--task",
+        "world",
+        "--length",
+        "32",
+    ]
+    call += ["--limit", "400", "--batch", "2", "--out", out]
+    process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and not _answered(out):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    shown, told = process.communicate(timeout=120)
+    assert process.returncode == 130 and shown == ""
+    assert "the same command goes on from there" in told and "Traceback" not in told
+    assert Run(out).results().filter(control="").height > 0
+
+
+def _answered(out: Path) -> bool:
+    try:
+        return Run(out).results().filter(control="").height > 0
+    except ValueError:  # not there yet
+        return False
+
+
+def test_help_does_not_load_torch():
+    code = "import sys; from floatscope import cli; sys.exit('torch' in sys.modules or 'polars' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env={**os.environ}).returncode == 0
