@@ -4,8 +4,8 @@
     python benchmarks/capture.py --tokens 512,1024 --layers 12
     python benchmarks/capture.py --model path/to/model.gguf  # a real checkpoint
 
-Each way runs in a process of its own for peak memory, and interleaved in one process for time: medians of ratios, so
-that a slow moment of the machine hits all ways alike. "The full probe" is what `floatscope.trace` runs at one step:
+Each way runs in a process of its own for peak memory, and interleaved in one process for time: CPU seconds, medians of
+ratios, so that other work on the machine and its slow moments change little. "The full probe" is what `floatscope.trace` runs at one step:
 all rows in region groups, 32 rows of interest, QK sums, value norms, and the reduction into a trace's arrays.
 """
 
@@ -93,17 +93,17 @@ def runner(model: Model, way: str, ids: torch.Tensor) -> Callable[[], Any]:
 
 
 def timed(model: Model, tokens: int, ways: list[str], repeats: int) -> dict[str, float]:
-    """Median seconds of each way, and the median of its ratio to bare in the same round."""
+    """Median CPU seconds of each way, and the median of its ratio to bare in the same round."""
     ids = torch.randint(1, model.vocabulary, (1, tokens), generator=torch.Generator().manual_seed(1))
     run = {way: runner(model, way, ids) for way in ways}
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     with torch.inference_mode():
         for round_ in range(repeats + 1):
             for way in ways:
-                start = time.perf_counter()
+                start = time.process_time()
                 run[way]()
                 if round_:  # the first round warms up
-                    seconds[way].append(time.perf_counter() - start)
+                    seconds[way].append(time.process_time() - start)
     found = {f"{way} s": statistics.median(values) for way, values in seconds.items()}
     for way in ways[1:]:
         ratios = [a / b for a, b in zip(seconds[way], seconds["bare"], strict=True)]
