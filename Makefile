@@ -3,15 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-EXAMPLE := --question "Who is the founder of Ferrox Steel?" --gold 2 --answer "Ida Ritter" --length 8 \
-  --doc examples/hydrax.txt --doc examples/ferrox.txt --doc examples/xanto.txt
-
 .PHONY: demo test lint
 demo: $(INSTALLED)
-	mkdir -p runs
-	$(BIN)/floatscope check twin-llada
-	$(BIN)/floatscope trace twin-llada $(EXAMPLE) --steps 8 --out runs/twin-llada.safetensors
-	$(BIN)/floatscope trace twin-arm $(EXAMPLE) --out runs/twin-arm.safetensors
+	$(BIN)/floatscope study demo --out runs/demo
+	@echo runs/demo/report.html
 
 test: lint
 	$(BIN)/pytest -n 2
