@@ -17,7 +17,8 @@ app = App(
     name="floatscope",
     version=__version__,
     help="Where attention goes while a masked diffusion language model denoises, and what that does to its answers.",
-    help_epilogue="Start with: floatscope families; floatscope trace MODEL --question 'Who ...?' --doc passage.txt",
+    help_epilogue="Start with: floatscope study demo; floatscope serve; floatscope trace MODEL --question 'Who ...?'",
+    suppress_keyboard_interrupt=False,
 )
 for verb in (study, report, serve, evaluate, stress, table, trace, analyze, check, families, train):
     app.command(verb)

@@ -46,8 +46,8 @@ def denoise(models: Mapping[str, Model], request: Request, emit: Emit) -> None:
 
 def live_sampler(model: Model, request: Request) -> AnySampler:
     """The family's way to fill slots, with the slots, steps and seed asked for, as far as it has them."""
-    usual: dict[str, Any] = dict(model.family.sampler)
-    asked = {"length": request.slots, "steps": request.steps, "seed": request.seed}
+    usual = dict(model.family.sampler)
+    asked: dict[str, Any] = {"length": request.slots, "steps": request.steps, "seed": request.seed}
     known = {field.name for field in fields(SAMPLERS[usual["name"]])}
     return make_sampler(**usual | {name: value for name, value in asked.items() if name in known})
 

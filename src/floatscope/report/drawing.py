@@ -83,7 +83,7 @@ def profiles(
 
 def _profile(table: pl.DataFrame, title: str, axis: str, scale: alt.Scale, theme: Theme) -> Chart:
     layer = alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False))
-    base = alt.Chart(inline_data(table)).encode(x=layer)
+    base = alt.Chart().encode(x=layer)
     colour = model_colour(theme)
 
     def y(name: str) -> alt.Y:
@@ -95,7 +95,7 @@ def _profile(table: pl.DataFrame, title: str, axis: str, scale: alt.Scale, theme
         y=y("value"), color=colour, tooltip=["model:N", "layer:Q", "value:Q", "low:Q", "high:Q", "samples:Q"]
     )
     layers = [*_control_lines(base, table, y, theme), band, line, points]
-    return alt.layer(*layers).properties(width=230, height=140, title=title)
+    return alt.layer(*layers, data=inline_data(table)).properties(width=230, height=140, title=title)
 
 
 def _control_lines(base: Chart, table: pl.DataFrame, y: Any, theme: Theme) -> list[Chart]:
