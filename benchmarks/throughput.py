@@ -35,16 +35,13 @@ DEFAULT_MODELS = ("twin-llada", "twin-dream", *SHAPES)
 
 
 def random_model(name: str, layers: int) -> Model:
-    """An MDM of LLaDA's recipe with plainly random weights, the embedding spread out so that choices are no ties."""
+    """An MDM of LLaDA's recipe with plainly random weights; untied as LLaDA, or it would predict the mask it sees."""
     torch.manual_seed(0)
     config = LlamaConfig(
         hidden_size=576, intermediate_size=1536, num_hidden_layers=layers, num_attention_heads=9,
-        num_key_value_heads=3, vocab_size=SHAPES[name], max_position_embeddings=2048, tie_word_embeddings=True,
+        num_key_value_heads=3, vocab_size=SHAPES[name], max_position_embeddings=2048, tie_word_embeddings=False,
     )  # fmt: skip
-    backbone = LlamaForCausalLM(config)
-    with torch.no_grad():
-        backbone.model.embed_tokens.weight.mul_(10)
-    return Model(backbone, FAMILIES["llada"], name=name, mask_id=0)
+    return Model(LlamaForCausalLM(config), FAMILIES["llada"], name=name, mask_id=0)
 
 
 def prompts_for(model: Model, count: int) -> list[np.ndarray]:

@@ -229,3 +229,20 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(UserError, match="cannot be used"):
         run_study(small_study(), tmp_path / "run")
+
+
+def test_retrieved_documents_are_shown_and_recall_is_told(tmp_path):
+    founders = {"Ferrox Steel": "Ida Ritter", "Calyx Foods": "Ada Dorn", "Orbis Bank": "Olga Hale"}
+    corpus = [{"title": name, "text": f"{name} was founded by {who}."} for name, who in founders.items()]
+    corpus += [{"title": "Lark", "text": "Rain fell for days."}, {"title": "Selby", "text": "The road is long."}]
+    questions = [{"question": f"Who is the founder of {name}?", "answers": [who]} for name, who in founders.items()]
+    for name, lines in (("corpus", corpus), ("questions", questions)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    task = TaskPlan(str(tmp_path / "questions.jsonl"), corpus=str(tmp_path / "corpus.jsonl"), retrieve=2)
+    study = small_study(models=(ModelPlan("twin-arm"),), tasks=(task,), conditions=(Curve("documents", "2", traces=1),))
+    run = run_study(study, tmp_path / "run").run
+    assert run.manifest["tasks"]["questions"]["recall"][-1] == {"k": 2, "answer": 1.0, "gold": None}
+    shown = fs.Trace.load(run.traces()[0])
+    assert {"doc 1", "doc 2"} <= set(shown.region_labels)
+    evidence = [shown.texts_or_ids[place] for place in shown.marks["evidence"]]
+    assert "Ida" in evidence and "Ritter" in evidence  # no document is marked: the one that has the answer is gold

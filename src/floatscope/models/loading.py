@@ -5,6 +5,7 @@ Which class and which names is said by the family; transformers does the reading
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import tempfile
@@ -14,7 +15,6 @@ from typing import Any
 
 import torch
 
-from floatscope import __version__
 from floatscope.cache import cache_folder
 from floatscope.errors import UserError
 from floatscope.models.calls import refuse_mismatch, transformers_call
@@ -101,7 +101,8 @@ def resolve(source: str | Path) -> Path:
 
 
 def _shipped(name: str) -> Path | None:
-    """The folder of a twin that comes with the package; an untrained one is made from its seed, once a version."""
+    """The folder of a twin that comes with the package; an untrained one is made from its seed and cached."""
+    from floatscope.twins import architecture
     from floatscope.twins.architecture import SHIPPED, WEIGHTS, write_untrained
 
     trained = name.removesuffix("-untrained")
@@ -109,7 +110,9 @@ def _shipped(name: str) -> Path | None:
         return None
     if name == trained:
         return WEIGHTS / name
-    folder = cache_folder() / "twins" / __version__ / name
+    maker = (Path(architecture.__file__), WEIGHTS / trained / "tokenizer.json")
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in maker)).hexdigest()[:16]
+    folder = cache_folder() / "twins" / key / name
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -168,7 +171,7 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
                 f"{path}: config field {key} is {config[key]!r}; family {family.name} needs {wanted!r}, "
                 f"since {family.backbone} cannot compute anything else"
             )
-    cls = getattr(transformers, family.backbone, None)
+    cls: Any = getattr(transformers, family.backbone, None)
     if not hasattr(cls, "from_pretrained") or "For" not in family.backbone:
         raise UserError(
             f"family {family.name}: {family.backbone!r} is no model class of transformers with a language-model head, "
@@ -223,11 +226,10 @@ def renamed_tensors(folder: Path, family: Family) -> dict[str, str]:
 
 
 def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    if dtype is None or dtype in DTYPES.values():
-        return dtype
-    if dtype not in DTYPES:
+    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if dtype is not None and found not in DTYPES.values():
         raise UserError(f"unknown dtype {dtype!r}: use {', '.join(DTYPES)}")
-    return DTYPES[dtype]
+    return found
 
 
 def _device(device: str | torch.device | None) -> torch.device | None:

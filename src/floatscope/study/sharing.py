@@ -1,7 +1,7 @@
-"""Several processes for one run: each takes every n-th batch, and this one alone writes to the store.
+"""Several processes for one run: each takes every n-th batch, and this one alone writes to the store, at once.
 
 A worker sends the rows of a batch through a pipe; when this process ends, however that happens, the pipe breaks and
-the worker ends with its next batch.
+the worker ends with its next batch. So a kill loses the batches in flight, one for each worker.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -28,7 +28,7 @@ Message = tuple[str, list[Row]] | str | None
 
 
 def run_shares(study: Study, folder: Path, jobs: Sequence[Job], missing: set[Unit], done: Done) -> None:
-    """Run all that is missing, with the study's number of processes; this one takes the first share."""
+    """Run all that is missing: here, or in the study's number of processes while this one commits what they send."""
     if study.workers == 1 or not missing:
         run_share(study, folder, jobs, missing, done)
         return
@@ -37,7 +37,7 @@ def run_shares(study: Study, folder: Path, jobs: Sequence[Job], missing: set[Uni
     workers: list[BaseProcess] = []
     pipes: list[Connection] = []
     try:
-        for share in range(1, study.workers):
+        for share in range(study.workers):
             ours, theirs = context.Pipe(duplex=False)
             process = context.Process(
                 target=_work, args=(study, folder, missing, share, threads, theirs), daemon=True
@@ -47,16 +47,11 @@ def run_shares(study: Study, folder: Path, jobs: Sequence[Job], missing: set[Uni
             theirs.close()
             workers.append(process)
             pipes.append(ours)
-        _set_threads(threads)
-
-        def done_here(what: str, rows: list[Row]) -> None:
-            done(what, rows)
-            for pipe in list(pipes):
-                _drain(pipe, pipes, done, wait=False)
-
-        run_share(study, folder, jobs, missing, done_here, 0, study.workers)
         while pipes:
-            _drain(pipes[0], pipes, done, wait=True)
+            for pipe in wait(pipes):
+                assert isinstance(pipe, Connection)
+                if not _take(pipe, done):
+                    pipes.remove(pipe)
     finally:
         for process in workers:
             process.terminate()
@@ -76,23 +71,17 @@ def keyboard_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _drain(pipe: Connection, pipes: list[Connection], done: Done, wait: bool) -> None:
-    """Hand on what a worker has sent, or wait for its next message."""
-    while wait or pipe.poll():
-        try:
-            message: Message = pipe.recv()
-        except EOFError:
-            raise UserError(
-                "A worker process ended before its work was done; what is done is kept: run again."
-            ) from None
-        if message is None:
-            pipes.remove(pipe)
-            return
-        if isinstance(message, str):
-            raise UserError(message)
+def _take(pipe: Connection, done: Done) -> bool:
+    """Hand on a worker's next message; whether there will be more."""
+    try:
+        message: Message = pipe.recv()
+    except EOFError:
+        raise UserError("A worker process ended before its work was done; what is done is kept: run again.") from None
+    if isinstance(message, str):
+        raise UserError(message)
+    if message is not None:
         done(*message)
-        if wait:
-            return
+    return message is not None
 
 
 def _work(study: Study, folder: Path, missing: set[Unit], share: int, threads: int, pipe: Connection) -> None:
