@@ -5,8 +5,9 @@
     python benchmarks/capture.py --model path/to/model.gguf  # a real checkpoint
 
 Each way runs in a process of its own for peak memory, and interleaved in one process for time: CPU seconds, medians of
-ratios, so that other work on the machine and its slow moments change little. "The full probe" is what `floatscope.trace` runs at one step:
-all rows in region groups, 32 rows of interest, QK sums, value norms, and the reduction into a trace's arrays.
+ratios, so that other work on the machine and its slow moments change little. "The full probe" is what
+`floatscope.trace` runs at one step: all rows in region groups, 32 rows of interest, QK sums, value norms, and the
+reduction into a trace's arrays.
 """
 
 from __future__ import annotations

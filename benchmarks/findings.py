@@ -2,11 +2,11 @@
 
     python benchmarks/findings.py                              # prints the tables
     python benchmarks/findings.py --write docs/findings.md     # puts them between the markers of that file
-    python benchmarks/findings.py --figures docs/howto/images  # and redraws the pictures of the how-to from these traces
+    python benchmarks/findings.py --figures docs/howto/images  # and draws the pictures of the how-to from these traces
 
 Twins, their untrained versions, the parent, and the parent under full visibility (its causal mask taken away, nothing
-trained) answer the same questions of World(0)'s test split: rag with five documents, the gold one at each place, and for
-task dependence binding and two-hop questions. About four minutes on one core.
+trained) answer the same questions of World(0)'s test split: rag with five documents, the gold one at each place, and
+for task dependence binding and two-hop questions. About four minutes on one core.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def capture(subject: Subject, tasks: dict[str, list[Sample]], folder: Path, keep
                 yield trace.save(folder / f"{keep}-{subject.name}-{sample.id}.safetensors")
 
 
-def finished_text(folder: Path, paths: list[Path]) -> pl.DataFrame:
+def finished_text(paths: list[Path]) -> pl.DataFrame:
     """Top-position absorption of an MDM: last captured step against one forward over the finished text, in percent."""
     rows = []
     models: dict[str, Model] = {}
@@ -159,9 +159,10 @@ def draw(results: dict[str, Result], full: list[Path], folder: Path) -> None:
     for name, result in results.items():
         save_figure(ANALYSES[name].figure(result), folder / name, ("svg",))
     one = [path for path in full if f"-{LLADA}-" in path.name][:1]
-    for analysis, stem in (("drift", "temporal_heatmap"), ("qk", "qk_heatmaps")):
-        for chart in trace_heatmaps(analysis, TraceFiles(one), 2).values():
-            save_figure(chart, folder / stem, ("svg",))
+    for chart in trace_heatmaps("drift", TraceFiles(one), 2).values():
+        save_figure(chart, folder / "temporal_heatmap", ("svg",))
+    for chart in trace_heatmaps("qk", TraceFiles(one), 2).values():
+        chart.save(folder / "qk_heatmaps.png", scale_factor=1)  # thousands of cells: megabytes as SVG
 
 
 def write(path: Path, text: str) -> None:
@@ -193,7 +194,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         results, full = measure(arguments.n, folder, say)
         say("finished text")
-        text = render(results, finished_text(folder, full), arguments.n)
+        text = render(results, finished_text(full), arguments.n)
         print(text)
         if arguments.write:
             write(arguments.write, text)

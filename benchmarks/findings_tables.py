@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import polars as pl
 
@@ -42,10 +42,10 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def pick(table: pl.DataFrame, model: str, **where: object) -> Row:
     """The one row of a model; a row of nothing where there is none."""
     found = table.filter(pl.col("model") == model, **where)
-    return found.row(0, named=True) if found.height else dict.fromkeys(table.columns)
+    return found.row(0, named=True) if found.height else {name: None for name in table.columns}
 
 
-def with_controls(table: pl.DataFrame, cells: Sequence[tuple[str, dict[str, object]]], digits: int = 3) -> str:
+def with_controls(table: pl.DataFrame, cells: Sequence[tuple[str, Mapping[str, object]]], digits: int = 3) -> str:
     """A line per measure and model: value, untrained, uniform, random."""
     lines = []
     for title, where in cells:
@@ -56,7 +56,7 @@ def with_controls(table: pl.DataFrame, cells: Sequence[tuple[str, dict[str, obje
     return markdown(["measure", "model", "value [95 %]", "untrained", "uniform", "random"], lines)
 
 
-def by_depth(table: pl.DataFrame, cells: Sequence[tuple[str, dict[str, object]]], digits: int = 3) -> str:
+def by_depth(table: pl.DataFrame, cells: Sequence[tuple[str, Mapping[str, object]]], digits: int = 3) -> str:
     """A line per measure and model: shallow and deep third, and the contrast with its p and its controls."""
     lines = []
     for title, where in cells:
@@ -65,10 +65,8 @@ def by_depth(table: pl.DataFrame, cells: Sequence[tuple[str, dict[str, object]]]
                 pick(table, model, depth=d, **where) for d in ("shallow", "deep", "shallow - deep")
             )
             controls = [number(contrast[control], digits) for control in ("untrained", "uniform", "random")]
-            lines.append(
-                [title, name, number(shallow["value"], digits), number(deep["value"], digits)]
-                + [interval(contrast, digits), number(contrast["p"], 4), *controls]
-            )
+            ends = [number(row["value"], digits) for row in (shallow, deep)]
+            lines.append([title, name, *ends, interval(contrast, digits), number(contrast["p"], 4), *controls])
     header = ["measure", "model", "shallow", "deep", "shallow - deep [95 %]", "p", "untrained", "uniform", "random"]
     return markdown(header, lines)
 
@@ -114,10 +112,8 @@ def heads_table(results: Results) -> str:
             contrast = pick(tables["retrieval_heads_depth"], model, score=score, depth="shallow - deep")
             halves = pick(tables["retrieval_heads_stability"], model, score=score)
             controls = [number(best[control]) for control in ("untrained", "uniform", "random")]
-            lines.append(
-                [score, name, f"{best['layer']}.{best['head']}", interval(best), *controls]
-                + [interval(contrast), number(halves["pearson"], 2)]
-            )
+            about = [f"{best['layer']}.{best['head']}", interval(best), *controls]
+            lines.append([score, name, *about, interval(contrast), number(halves["pearson"], 2)])
     header = ["score", "model", "best head", "its score [95 %]", "untrained", "uniform", "random"]
     return markdown([*header, "all heads: shallow - deep", "halves agree, r"], lines)
 
@@ -181,67 +177,94 @@ def below(first: Row, second: Row) -> bool:
     return isinstance(high, int | float) and isinstance(low, int | float) and high < low
 
 
+def floats(results: Results, model: str) -> bool:
+    drift = results["drift"].tables["drift_depth"].filter(depth="all", measure="turnover")
+    row, arm = pick(drift, model), pick(drift, ARM)
+    return above(row, arm["high"] if arm["high"] is not None else arm["value"], row["untrained"], row["uniform"])
+
+
+def drifts_right(results: Results, model: str) -> bool:
+    return above(pick(results["drift"].tables["drift_depth"], model, depth="all", measure="direction"))
+
+
+def absorbs_less(results: Results, model: str, own: str = "detected", arm: str = "bos") -> bool:
+    absorbed = results["absorption"].tables["absorption_depth"].filter(rows="all", depth="all")
+    return below(pick(absorbed, model, set=own), pick(absorbed, ARM, set=arm))
+
+
+def absorbs_less_as_published(results: Results, model: str) -> bool:
+    return absorbs_less(results, model, own="top1")
+
+
+def absorbs_less_like_with_like(results: Results, model: str) -> bool:
+    return absorbs_less(results, model, arm="detected")
+
+
+def angle_when_deep(results: Results, model: str) -> bool:
+    table = results["qk"].tables["qk_depth"]
+    deep = pick(table, model, measure="angle_part", depth="deep")
+    norm = [pick(table, model, measure="norm_part", depth=depth) for depth in ("shallow", "shallow - deep")]
+    return above(deep, deep["random"]) and all(above(row) for row in norm)
+
+
+def shallow_structure(results: Results, model: str) -> bool:
+    found = results["token_classes"].tables["token_classes_test"].filter(model=model)
+    return all(above(row, row["random"]) for row in found.iter_rows(named=True))
+
+
+def spread_then_sparse(results: Results, model: str) -> bool:
+    spread = results["dispersion"].tables["dispersion_depth"].filter(depth="shallow - deep")
+    return all(above(pick(spread, model, measure=name)) for name in ("anchors", "effective_share"))
+
+
+def retrieves(results: Results, model: str) -> bool:
+    heads = results["retrieval_heads"].tables
+    best = pick(heads["retrieval_heads_top"], model, score="evidence", rank=1)
+    halves = pick(heads["retrieval_heads_stability"], model, score="evidence")["pearson"]
+    agree = isinstance(halves, int | float) and halves > 0.8
+    return agree and above(best, best["untrained"], best["uniform"], best["random"])
+
+
+def follows_gold(results: Results, model: str) -> bool:
+    row = pick(results["flow"].tables["flow_contrast"], model, window="all", gold="any")
+    return above(row, row["uniform"], row["untrained"])
+
+
+def differs_by_task(results: Results, model: str) -> bool:
+    tasks = results["task_dependence"].table.filter(depth="all")
+    found = [pick(tasks, model, profile=name)["p"] for name in ("position", "region", "class")]
+    return all(isinstance(p, int | float) and p < 0.05 for p in found)
+
+
+RULES: tuple[tuple[str, str, Callable[[Results, str], bool]], ...] = (
+    ("anchors float", "turnover above the ARM twin's, untrained and uniform", floats),
+    ("anchors drift to the right", "direction above 0", drifts_right),
+    ("absorption weaker than an ARM's sink", "MDM on detected anchors below ARM on bos", absorbs_less),
+    ("the same, as published", "MDM on its top position below ARM on bos", absorbs_less_as_published),
+    ("the same, like with like", "MDM below ARM, both on detected anchors", absorbs_less_like_with_like),
+    (
+        "angle and norm in shallow layers, angle in deep ones",
+        "deep angle part above random; norm part above 0 when shallow, and more than deep",
+        angle_when_deep,
+    ),
+    (
+        "shallow structural, deep lexical",
+        "both contrasts above 0 and random, in all three treatments",
+        shallow_structure,
+    ),
+    ("shallow spread out, deep sparse", "anchors and exp(entropy): shallow - deep above 0", spread_then_sparse),
+    ("retrieval heads", "best head's evidence score above all controls, halves agree (r > 0.8)", retrieves),
+    ("flow follows the gold document", "contrast above 0, uniform and untrained", follows_gold),
+    ("anchors depend on the task", "p < 0.05 for position, region and class", differs_by_task),
+)
+"""A claim of the paper, when it is called present (whole 95 % intervals), and the rule."""
+
+
 def verdicts(results: Results) -> str:
     """Present or absent by rule, for each MDM twin."""
-    drift = results["drift"].tables["drift_depth"].filter(depth="all")
-    absorbed = results["absorption"].tables["absorption_depth"].filter(rows="all", depth="all")
-    qk = results["qk"].tables["qk_depth"]
-    classes = results["token_classes"].tables["token_classes_test"]
-    spread = results["dispersion"].tables["dispersion_depth"].filter(depth="shallow - deep")
-    flow = results["flow"].tables["flow_contrast"].filter(window="all", gold="any")
-    heads = results["retrieval_heads"].tables
-    tasks = results["task_dependence"].table.filter(depth="all")
-
-    def floats(m: str) -> bool:
-        row, arm = pick(drift, m, measure="turnover"), pick(drift, ARM, measure="turnover")
-        return above(row, arm["high"] if arm["high"] is not None else arm["value"], row["untrained"], row["uniform"])
-
-    def drifts_right(m: str) -> bool:
-        return above(pick(drift, m, measure="direction"))
-
-    def weaker(m: str) -> bool:
-        return below(pick(absorbed, m, set="detected"), pick(absorbed, ARM, set="bos"))
-
-    def angle_deep(m: str) -> bool:
-        deep = pick(qk, m, measure="angle_part", depth="deep")
-        norm = [pick(qk, m, measure="norm_part", depth=d) for d in ("shallow", "shallow - deep")]
-        return above(deep, deep["random"]) and all(above(row) for row in norm)
-
-    def shallow_structure(m: str) -> bool:
-        found = classes.filter(model=m).iter_rows(named=True)
-        return all(above(row, row["random"]) for row in found)
-
-    def spread_then_sparse(m: str) -> bool:
-        return all(above(pick(spread, m, measure=name)) for name in ("anchors", "effective_share"))
-
-    def retrieves(m: str) -> bool:
-        best = pick(heads["retrieval_heads_top"], m, score="evidence", rank=1)
-        halves = pick(heads["retrieval_heads_stability"], m, score="evidence")["pearson"]
-        agree = isinstance(halves, int | float) and halves > 0.8
-        return agree and above(best, best["untrained"], best["uniform"], best["random"])
-
-    def follows_gold(m: str) -> bool:
-        row = pick(flow, m)
-        return above(row, row["uniform"], row["untrained"])
-
-    def by_task(m: str) -> bool:
-        found = [pick(tasks, m, profile=name)["p"] for name in ("position", "region", "class")]
-        return all(isinstance(p, int | float) and p < 0.05 for p in found)
-
-    bos = pick(absorbed, ARM, set="bos")
-    rules: list[tuple[str, str, Callable[[str], bool]]] = [
-        ("anchors float", "turnover above the ARM twin's, untrained and uniform", floats),
-        ("anchors drift to the right", "direction above 0", drifts_right),
-        ("absorption weaker than an ARM's sink", "MDM on detected anchors below ARM on bos", weaker),
-        ("angle and norm in shallow layers, angle in deep ones", "deep angle part above 0 and random; norm part above 0 in the shallow third and larger there", angle_deep),
-        ("shallow structural, deep lexical", "both contrasts above 0 and random, in all three treatments", shallow_structure),
-        ("shallow spread out, deep sparse", "anchors and exp(entropy): shallow - deep above 0", spread_then_sparse),
-        ("retrieval heads", "best head's evidence score above all controls, halves agree (r > 0.8)", retrieves),
-        ("flow follows the gold document", "contrast above 0, uniform and untrained", follows_gold),
-        ("anchors depend on the task", "p < 0.05 for position, region and class", by_task),
-    ]  # fmt: skip
     words = {True: "present", False: "absent"}
-    lines = [[name, rule, *(words[holds(model)] for model in MDMS)] for name, rule, holds in rules]
+    lines = [[name, rule, *(words[holds(results, model)] for model in MDMS)] for name, rule, holds in RULES]
+    bos = pick(results["absorption"].tables["absorption_depth"], ARM, rows="all", depth="all", set="bos")
     sink = words[above(bos, bos["uniform"], bos["untrained"])]
     head = f"The ARM twin's sink on bos, above uniform causal attention and the untrained twin: **{sink}**.\n\n"
     return head + markdown(["phenomenon", "present if (95 % intervals)", *(MODELS[m] for m in MDMS)], lines)
@@ -249,9 +272,7 @@ def verdicts(results: Results) -> str:
 
 def render(results: Results, finished: pl.DataFrame, n: int) -> str:
     """Everything between the markers."""
-    accuracy = (
-        f"Samples: {5 * n} rag questions ({n} for each gold place), {2 * n} binding and {2 * n} two-hop ones a model."
-    )
+    samples = f"Samples a model: {5 * n} rag questions ({n} for each gold place), {2 * n} binding, {2 * n} two-hop."
     forward = [[MODELS[m], *(number(v) for v in rest)] for m, *rest in finished.iter_rows()]
     parts = {
         "Verdicts": verdicts(results),
@@ -268,4 +289,4 @@ def render(results: Results, finished: pl.DataFrame, n: int) -> str:
             ["model", "last step", "finished text", "largest difference in a layer"], forward
         ),
     }
-    return "\n\n".join([accuracy, *(f"### {title}\n\n{text}" for title, text in parts.items())])
+    return "\n\n".join([samples, *(f"### {title}\n\n{text}" for title, text in parts.items())])

@@ -6,8 +6,9 @@
 
 The plain loop is that of the evaluation scripts of LLaDA and Dream: one sample at a time, every step runs the LM head
 on the whole canvas and looks at all of its logits. Ours pads samples into batches and runs the LM head on open slots
-only. Both answer the same prompts with the same recipe at temperature 0; the share of equal tokens is printed. Rounds
-are interleaved; CPU seconds, medians of ratios.
+only. Both answer the same prompts with the same recipe at temperature 0; the share of equal tokens is printed. The
+prompts are those of a table of gains: each question once without documents and once with five. Rounds are interleaved;
+CPU seconds, medians of ratios.
 """
 
 from __future__ import annotations
@@ -45,12 +46,16 @@ def random_model(name: str, layers: int) -> Model:
 
 
 def prompts_for(model: Model, count: int) -> list[np.ndarray]:
-    """World questions with five documents; for a model without a tokenizer, random ids of as many tokens."""
-    samples = read_task("world", limit=count).samples
-    if model.tokenizer is not None:
-        return [fs.build_prompt(model.tokenizer, sample.question, sample.documents).ids for sample in samples]
-    random = np.random.default_rng(0)
-    return [random.integers(1, model.vocabulary, size) for size in random.integers(100, 160, count)]
+    """World questions without and with five documents; for a model without a tokenizer, random ids of such lengths."""
+    if model.tokenizer is None:
+        random = np.random.default_rng(0)
+        sizes = [*random.integers(12, 20, count // 2), *random.integers(100, 160, count - count // 2)]
+        return [random.integers(1, model.vocabulary, size) for size in sizes]
+    return [
+        fs.build_prompt(model.tokenizer, sample.question, documents).ids
+        for sample in read_task("world", limit=count // 2).samples
+        for documents in ((), sample.documents)
+    ]
 
 
 def quotas(masked: int, steps: int) -> list[int]:
@@ -141,12 +146,12 @@ def main() -> None:
     """Parse, measure, print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(DEFAULT_MODELS), help="comma separated")
-    parser.add_argument("--samples", type=int, default=16, help="questions of the world")
-    parser.add_argument("--random-samples", type=int, default=8, help="prompts for a random model, which is slow")
+    parser.add_argument("--samples", type=int, default=64, help="prompts from questions of the world")
+    parser.add_argument("--random-samples", type=int, default=32, help="prompts for a random model, which is slow")
     parser.add_argument(
-        "--random-steps", type=int, default=8, help="steps of a random model; every step costs the same"
+        "--random-steps", type=int, default=2, help="steps of a random model; every step costs the same"
     )
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=30, help="layers of a random model")
     parser.add_argument("--threads", type=int, default=1)

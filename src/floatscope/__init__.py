@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from floatscope.qa.samples import Document, Sample
     from floatscope.traces import Trace, import_reference
     from floatscope.tracing import trace
+    from floatscope.twins import world
 
 __version__ = "0.1.0"
 
@@ -55,6 +56,7 @@ _WHERE = {
     "import_reference": "traces",
     "load": "models.loading",
     "trace": "tracing",
+    "world": "twins",
 }
 
 __all__ = [  # noqa: RUF022  the order of the public API: load, decode, trace, ask, errors
@@ -77,6 +79,7 @@ __all__ = [  # noqa: RUF022  the order of the public API: load, decode, trace, a
     "Document",
     "Prompt",
     "build_prompt",
+    "world",
     "UserError",
 ]
 

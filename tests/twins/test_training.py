@@ -1,6 +1,10 @@
 """Training: a stopped run ends as an unstopped one does; all twins see one stream."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,9 +14,9 @@ from safetensors.torch import load_file
 
 from floatscope.errors import UserError
 from floatscope.twins.architecture import Shape, load_parent, make_model, save_twin
-from floatscope.twins.stream import ANSWER, FIRST_EOS, LATER_EOS, TEXT, Stage, Stream
+from floatscope.twins.stream import ANSWER, FIRST, FIRST_EOS, HOP, LATER_EOS, TEXT, Stage, Stream
 from floatscope.twins.tokenizer import make_tokenizer
-from floatscope.twins.training import RECIPES, Recipe, rate_at, stage_at, train
+from floatscope.twins.training import LESSONS, RECIPES, Recipe, rate_at, stage_at, train
 from floatscope.twins.world import World
 
 TINY = Shape(width=32, layers=2, heads=2, hidden=32)
@@ -36,6 +40,28 @@ def test_a_resumed_run_ends_in_the_same_weights(twin, parent, tmp_path):
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     rows = [json.loads(line) for line in (tmp_path / "parts" / "log.jsonl").read_text().splitlines()]
     assert rows[-1]["step"] == 12 and rows[-1]["tokens"] > 0
+
+
+def test_a_killed_run_ends_in_the_same_weights_and_log(tmp_path):
+    code = f"""
+from pathlib import Path
+from floatscope.twins.architecture import Shape
+from floatscope.twins.training import Recipe, train
+train("parent", Path({str(tmp_path / "killed")!r}), recipe={QUICK!r}, shape={TINY!r}, save_every=2)
+"""
+    running = subprocess.Popen([sys.executable, "-c", code])
+    while not (tmp_path / "killed" / "checkpoint.pt").exists() and running.poll() is None:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    with (tmp_path / "killed" / "log.jsonl").open("a") as log:  # logged after the last checkpoint, then killed
+        log.write('{"step": 99}\n')
+    for name in ("killed", "whole"):
+        train("parent", tmp_path / name, recipe=QUICK, shape=TINY)
+    whole, killed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(whole[name], killed[name]) for name in whole)
+    steps = [json.loads(line).get("step") for line in (tmp_path / "killed" / "log.jsonl").read_text().splitlines()]
+    assert steps[-1] == 12 and 99 not in steps
 
 
 def test_progress_is_told_and_counts_tokens(parent, tmp_path):
@@ -66,6 +92,32 @@ def test_mistakes_are_sentences(tmp_path):
         train("bert", tmp_path)
     with pytest.raises(UserError, match="no trained parent"):
         train("arm", tmp_path, parent=tmp_path / "nowhere")
+    with pytest.raises(UserError, match="has no parent"):
+        train("parent", tmp_path, parent=tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="Cannot make the folder"):
+        train("parent", tmp_path / "file", recipe=QUICK, shape=TINY)
+    (tmp_path / "checkpoint.pt").write_bytes(b"half a checkpoint")
+    with pytest.raises(UserError, match="no checkpoint"):
+        train("parent", tmp_path, recipe=QUICK, shape=TINY)
+
+
+def test_an_mdm_is_no_parent(tmp_path):
+    tokenizer = make_tokenizer()
+    save_twin("dream", make_model(tokenizer, 3, TINY), tokenizer, tmp_path / "dream")
+    with pytest.raises(UserError, match="no trained parent"):
+        train("arm", tmp_path / "arm", parent=tmp_path / "dream")
+
+
+def test_lessons_are_mastered_or_end_with_patience(tmp_path, monkeypatch):
+    monkeypatch.setattr("floatscope.twins.training.WINDOW", 4)
+    monkeypatch.setattr("floatscope.twins.training.PASS", -1.0)  # whatever is right is enough
+    quick = replace(QUICK, steps=24)
+    train("parent", tmp_path / "quick", recipe=quick, shape=TINY)
+    assert json.loads((tmp_path / "quick" / "log.jsonl").read_text().splitlines()[-1])["documents"] == LESSONS[2]
+    monkeypatch.setattr("floatscope.twins.training.PASS", 2.0)  # never enough: binding is waited for
+    train("parent", tmp_path / "slow", recipe=replace(quick, hopping=1, patience=1), shape=TINY)
+    assert json.loads((tmp_path / "slow" / "log.jsonl").read_text().splitlines()[-1])["documents"] == LESSONS[0]
 
 
 def test_the_rate_rises_then_falls_to_its_floor():
@@ -74,6 +126,13 @@ def test_the_rate_rises_then_falls_to_its_floor():
     assert rate_at(9, recipe) == pytest.approx(1.0)
     assert rate_at(55, recipe) == pytest.approx(0.55)
     assert rate_at(100, recipe) == pytest.approx(0.1)
+
+
+def test_a_cooldown_takes_the_rate_to_nothing():
+    plain, cooled = (Recipe(steps=80, batch=1, rate=1.0, warmup=10, horizon=100, cooldown=c) for c in (0, 20))
+    assert all(rate_at(step, plain) == rate_at(step, cooled) for step in range(61))
+    assert rate_at(70, cooled) == pytest.approx(rate_at(70, plain) / 2)
+    assert rate_at(80, cooled) == 0.0 < rate_at(80, plain)
 
 
 def test_a_sequence_of_the_stream_reads_as_prompts_do():
@@ -89,6 +148,23 @@ def test_a_sequence_of_the_stream_reads_as_prompts_do():
         eos = ids == tokenizer.eos_token_id
         assert torch.equal(eos, (roles == FIRST_EOS) | (roles == LATER_EOS))
         assert (roles == ANSWER).sum() >= 2
+
+
+def test_first_tokens_come_with_the_name_that_the_first_hop_finds():
+    tokenizer = make_tokenizer()
+    batch = Stream(World(0), tokenizer, 0, 8).at(0, Stage(5, {"twohop": 1.0}, questions=6, slots=0))
+    first = ((batch.roles == FIRST) | (batch.roles == HOP)).nonzero().tolist()
+    assert len(batch.found) == len(first) and (batch.roles == HOP).any() and (batch.roles == FIRST).any()
+    for (row, place), words in zip(first, batch.found.tolist(), strict=True):
+        documents = tokenizer.decode(batch.ids[row]).split("\nQuestion")[0]
+        assert all(tokenizer.decode([word]) in documents for word in words)
+        answer = int(batch.ids[row, place])
+        if batch.roles[row, place] == FIRST:  # the answer itself; works begin with "The"
+            assert answer in words or tokenizer.decode([answer]) == "The"
+        else:  # the bridge names a document, and it is another name than the answer's
+            titles = [line.split(": ")[1].split(". ")[0] for line in documents.splitlines()[0:]]
+            named = [title for title in titles if all(tokenizer.decode([word]) in title.split() for word in words)]
+            assert named
 
 
 def test_a_saved_parent_is_read_back(tmp_path):

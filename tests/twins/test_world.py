@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import floatscope as fs
 from floatscope.errors import UserError
 from floatscope.qa.prompts import build_prompt
 from floatscope.twins.drawing import NOISES
@@ -156,3 +157,15 @@ def test_unknown_entities_are_refused_with_the_nearest_names():
         WORLD.entity(known + "x")
     with pytest.raises(UserError, match="no stable fact"):
         WORLD.stable_answer(WORLD.fresh["test"]["person"][0], "employer")
+
+
+def test_the_world_is_part_of_the_public_interface():
+    assert fs.world.World(seed=0).samples("rag", 2, documents=3) == WORLD.samples("rag", 2, documents=3)
+
+
+def test_a_prompt_that_does_not_fit_is_refused_by_name():
+    model = fs.load("twin-arm")
+    documents = tuple(d for s in WORLD.samples("rag", 10, documents=MAX_DOCUMENTS) for d in s.documents)
+    prompt = build_prompt(model.tokenizer, "Who wrote The Silver River?", documents)
+    with pytest.raises(UserError, match=str(CONTEXT)):
+        fs.generate(model, prompt.ids, fs.AutoregressiveSampler(length=8))

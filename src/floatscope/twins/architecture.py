@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from floatscope.errors import UserError
+from floatscope.models.calls import transformers_call
 from floatscope.twins.tokenizer import BOS_ID, CONTEXT, EOS_ID, MASK_ID, PAD_ID, make_tokenizer
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -112,9 +113,11 @@ def set_visibility(model: LlamaForCausalLM, bidirectional: bool) -> None:
 def load_parent(folder: Path | None = None) -> LlamaForCausalLM:
     """The trained parent in fp32, ready to be forked."""
     folder = folder or WEIGHTS / "twin-parent"
-    if not (folder / "config.json").exists():
+    config = folder / "config.json"
+    if not config.exists() or json.loads(config.read_text()).get("model_type") != LlamaDialect.model_type:
         raise UserError(f"{folder} holds no trained parent; train one with twin 'parent' first, or name its folder.")
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    with transformers_call(str(folder)):
+        return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
 
 
 def save_twin(twin: str, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

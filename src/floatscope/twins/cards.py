@@ -7,7 +7,7 @@ from pathlib import Path
 
 from floatscope.errors import UserError
 from floatscope.models.loading import load
-from floatscope.twins.gates import GATES, HARDER, SLOTS, GateResult, measure, table
+from floatscope.twins.gates import GATES, HARDER, PUBLISHED, SLOTS, GateResult, measure, table
 
 _WHAT = {
     "parent": "The causal parent of the twins, trained through the curriculum. A plain Llama.",
@@ -25,20 +25,23 @@ def write_card(folder: Path, results: Sequence[GateResult]) -> Path:
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     settings, last = rows[0], rows[-1]
     twin = settings["twin"]
-    numbers = ", ".join(f"{name} {value}" for name, value in settings.items() if name != "twin")
+    numbers = ", ".join(f"{name} {value}" for name, value in settings.items() if name not in ("twin", "history"))
+    history = (
+        f"\n- {settings['history']}" if "history" in settings else ""
+    )  # of a run that was not the command in one go
     text = f"""# twin-{twin}
 
 {_WHAT[twin]}
 
 - Command: `floatscope train --twin {twin} --out DIR`
 - {numbers}
-- Trained for {last["step"]} steps, {last["tokens"]:,} tokens; last loss {last["loss"]}. Every 50 steps: log.jsonl.
+- Trained for {last["step"]} steps, {last["tokens"]:,} tokens; last loss {last["loss"]}. Log: log.jsonl.{history}
 - World: `fs.world.World(0)`; gates are measured on its test split, whose fresh facts no training saw.
 
 {table(results)}
 
-"right" is exact match after normalisation. "guess: type" takes any name of the answer's type, "guess: relation" any
-object that the documents state for the asked relation.
+"right" is exact match after normalisation; MDMs fill one slot a step, the surest first. "guess: type" takes any name of
+the answer's type, "guess: relation" any object that the documents state for the asked relation.
 """
     (folder / "gates.json").write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
     card = folder / "README.md"
@@ -47,11 +50,22 @@ object that the documents state for the asked relation.
 
 
 def report(
-    folder: Path, n: int = 500, slots: Sequence[int] = SLOTS, progress: Callable[[str], None] | None = None
+    folder: Path,
+    n: int = 500,
+    slots: Sequence[int] = SLOTS,
+    progress: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> list[GateResult]:
-    """Measure the gates, and the harder cells at the fewest slots, of a trained twin and write its card."""
+    """Measure the gates, and the harder cells with half the samples at the fewest slots, and write the twin's card.
+
+    `progress` is told the cell to come, how many are done and how many there are.
+    """
     model = load(folder)
-    results = measure(model, GATES, n, slots, progress=progress)
-    results += measure(model, HARDER, n, slots[:1], progress=progress)
+    cells = [(gate, n, count) for count in slots for gate in GATES]
+    more = PUBLISHED if model.family.name == "dream" else ()
+    cells += [(gate, max(1, n // 2), slots[0]) for gate in (*HARDER, *more)]
+    results: list[GateResult] = []
+    for done, (gate, samples, count) in enumerate(cells):
+        progress(f"{gate.name}, {count} slots", done, len(cells))
+        results += measure(model, [gate], samples, [count])
     write_card(folder, results)
     return results

@@ -17,10 +17,11 @@ from floatscope.twins.relations import PATHS, UNANSWERABLE, Path, Relation
 from floatscope.twins.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from floatscope.twins.world import World
 
-# What a token is to the objective.
-PADDING, TEXT, ANSWER, FIRST_EOS, LATER_EOS = range(5)
-CHAINS = 3  # two-hop chains in a context, at most; other documents are noise
+# What a token is to the objective. FIRST and HOP are the first tokens of answers that stand in the documents, to
+# questions of one and of two hops; ANSWER is any other token of an answer.
+PADDING, TEXT, ANSWER, FIRST_EOS, LATER_EOS, FIRST, HOP = range(7)
 ROUND = 8  # batches are cut from rounds of this many, sorted by length, so that little is padded
+CHAINED = 4  # two-hop contexts hold two chains and more, so that the relation alone does not give the answer
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class Batch:
-    """ids, roles and question numbers (-1 for text), each [B, T], padded on the right."""
+    """ids, roles and question numbers (-1 for text), each [B, T], padded on the right.
+
+    `found` [N, 2]: for each FIRST and HOP token in reading order, the two words that name what the first hop finds.
+    """
 
     ids: torch.Tensor
     roles: torch.Tensor
     questions: torch.Tensor
+    found: torch.Tensor
 
     @property
     def tokens(self) -> int:
@@ -57,6 +62,22 @@ class Ask:
     about: Relation | Path
     subject: Entity
     answer: str
+    found: Entity | None = None  # what the first hop finds in the documents: the answer, or the bridge to it
+
+
+@dataclass
+class Sequence:
+    """A context and its questions in the making: token ids, roles, question numbers, words found first."""
+
+    ids: list[int]
+    roles: list[int]
+    questions: list[int]
+    found: list[list[int]]
+
+    def add(self, ids: list[int], role: int, question: int = -1) -> None:
+        self.ids += ids
+        self.roles += [role] * len(ids)
+        self.questions += [question] * len(ids)
 
 
 class Stream:
@@ -78,46 +99,38 @@ class Stream:
 
     def _make_round(self, number: int, stage: Stage) -> list[Batch]:
         rng = random.Random(f"stream {self.seed} {number}")
-        sequences = sorted((self._sequence(rng, stage) for _ in range(ROUND * self.batch)), key=lambda s: len(s[0]))
-        batches = [self._pack(sequences[i : i + self.batch]) for i in range(0, len(sequences), self.batch)]
+        sequences = sorted((self._sequence(rng, stage) for _ in range(ROUND * self.batch)), key=lambda s: len(s.ids))
+        batches = [_pack(sequences[i : i + self.batch]) for i in range(0, len(sequences), self.batch)]
         rng.shuffle(batches)
         return batches
 
-    def _pack(self, sequences: list[tuple[list[int], list[int], list[int]]]) -> Batch:
-        width = max(len(ids) for ids, _, _ in sequences)
-
-        def padded(which: int, filler: int) -> torch.Tensor:
-            return torch.tensor([s[which] + [filler] * (width - len(s[which])) for s in sequences])
-
-        return Batch(padded(0, PAD_ID), padded(1, PADDING), padded(2, -1))
-
-    def _sequence(self, rng: random.Random, stage: Stage) -> tuple[list[int], list[int], list[int]]:
-        """A context and its questions: ids, roles, question numbers."""
+    def _sequence(self, rng: random.Random, stage: Stage) -> Sequence:
         draw = Draw(self.world, "train", rng)
         kind = rng.choices(list(stage.kinds), list(stage.kinds.values()))[0]
         documents, asks = context(draw, stage, kind)
         slots = _slots(rng, stage.slots)
-        count = min(stage.questions, max(1, 48 // slots)) if slots else stage.questions
+        count = min(stage.questions, max(1, 64 // slots)) if slots else stage.questions
         if not documents:
             count *= 2  # closed-book questions are short
-        ids, roles, numbers = [BOS_ID], [TEXT], [-1]
-
-        def add(new: list[int], role: int, number: int = -1) -> None:
-            ids.extend(new)
-            roles.extend([role] * len(new))
-            numbers.extend([number] * len(new))
-
+        sequence = Sequence([BOS_ID], [TEXT], [-1], [])
         for number in range(count):
             ask = self._choose(rng, stage, asks, bool(documents))
             pieces = plain_template(draw.question(ask.about, ask.subject), documents if number == 0 else ())
             text = "".join(piece.text for piece in pieces)
-            add(self._encode(text if number == 0 else "\n" + text).ids, TEXT)
-            answer = self._encode(ask.answer).ids
-            add(answer, ANSWER, number)
-            fill = max(slots, len(answer)) - len(answer) if slots else 1
-            add([EOS_ID] * min(fill, 1), FIRST_EOS, number)
-            add([EOS_ID] * max(fill - 1, 0), LATER_EOS, number)
-        return ids, roles, numbers
+            sequence.add(self._encode(text if number == 0 else "\n" + text).ids, TEXT)
+            self._answer(sequence, ask, slots, number)
+        return sequence
+
+    def _answer(self, sequence: Sequence, ask: Ask, slots: int, number: int) -> None:
+        answer = self._encode(ask.answer).ids
+        first = HOP if isinstance(ask.about, Path) else FIRST
+        sequence.add(answer[:1], first if ask.found else ANSWER, number)
+        sequence.add(answer[1:], ANSWER, number)
+        if ask.found:
+            sequence.found.append(self._encode(f"{ask.found.key} {ask.found.companion}").ids)
+        fill = max(slots, len(answer)) - len(answer) if slots else 1
+        sequence.add([EOS_ID] * min(fill, 1), FIRST_EOS, number)
+        sequence.add([EOS_ID] * max(fill - 1, 0), LATER_EOS, number)
 
     def _choose(self, rng: random.Random, stage: Stage, asks: list[Ask], documents: bool) -> Ask:
         """Questions are drawn with replacement; some are about stable facts, some have no answer."""
@@ -128,6 +141,20 @@ class Stream:
         if point < stage.stable + stage.unanswerable:
             return _unanswerable(Draw(self.world, "train", rng), asks)
         return rng.choice(asks)
+
+
+def _pack(sequences: list[Sequence]) -> Batch:
+    width = max(len(sequence.ids) for sequence in sequences)
+
+    def padded(rows: list[list[int]], filler: int) -> torch.Tensor:
+        return torch.tensor([row + [filler] * (width - len(row)) for row in rows])
+
+    return Batch(
+        padded([sequence.ids for sequence in sequences], PAD_ID),
+        padded([sequence.roles for sequence in sequences], PADDING),
+        padded([sequence.questions for sequence in sequences], -1),
+        torch.tensor([words for sequence in sequences for words in sequence.found]).view(-1, 2),
+    )
 
 
 def _unanswerable(draw: Draw, asks: list[Ask]) -> Ask:
@@ -150,21 +177,27 @@ def context(draw: Draw, stage: Stage, kind: str) -> tuple[tuple[Document, ...], 
     rng = draw.rng
     if kind == "closed":
         return (), []
-    count = rng.randint(1, stage.documents)
-    facts: list[Fact | None] = []
-    asks: list[Ask] = []
     if kind == "twohop":
-        path = rng.choice(PATHS)
-        chains = [draw.chain(path) for _ in range(min(CHAINS, max(1, count // 2)))]
-        asks = [Ask(path, first.subject, second.object.name) for first, second in chains] * 2
-        facts = [fact for chain in chains for fact in chain]
-        facts += draw.noise(chains[0][0], max(0, count - len(facts)), "random")
-    else:
-        target = draw.fact(draw.any_relation())
-        facts = [target]
-        if kind == "binding" and count > 1 and rng.random() < stage.near:
-            facts += draw.noise(target, 1, "near")
-        facts += draw.noise(target, count - len(facts), "same" if kind == "binding" else "mixed")
+        return _chains(draw, rng.randint(min(CHAINED, stage.documents), stage.documents))
+    count = rng.randint(1, stage.documents)
+    target = draw.fact(draw.any_relation())
+    facts: list[Fact | None] = [target]
+    if kind == "binding" and count > 1 and rng.random() < stage.near:
+        facts += draw.noise(target, 1, "near")
+    facts += draw.noise(target, count - len(facts), "same" if kind == "binding" else "mixed")
     rng.shuffle(facts)
-    asks += [Ask(fact.relation, fact.subject, fact.object.name) for fact in facts if fact is not None]
+    asks = [Ask(fact.relation, fact.subject, fact.object.name, fact.object) for fact in facts if fact is not None]
     return tuple(draw.document(fact, plain=stage.plain) for fact in facts), asks
+
+
+def _chains(draw: Draw, count: int) -> tuple[tuple[Document, ...], list[Ask]]:
+    """Chains over one path, an odd document being half of one; each chain is asked hop by hop and through."""
+    path = draw.rng.choice(PATHS)
+    chains = [draw.chain(path) for _ in range(max(1, count // 2))]
+    facts = [fact for chain in chains for fact in chain]
+    asks = [Ask(fact.relation, fact.subject, fact.object.name, fact.object) for fact in facts]
+    asks += 3 * [Ask(path, first.subject, second.object.name, first.object) for first, second in chains]
+    if count > len(facts):
+        facts.append(draw.chain(path)[1])
+    draw.rng.shuffle(facts)
+    return tuple(draw.document(fact) for fact in facts), asks

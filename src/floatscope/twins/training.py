@@ -24,10 +24,12 @@ from floatscope.twins.world import World
 TWINS = ("parent", "arm", "dream", "llada")
 BETAS = (0.9, 0.98)
 CLIP = 1.0
-MOST = 10  # documents in training
+LESSONS = (1, 2, 3, 5, 6, 8, 10)  # documents at most, in the lessons of the parent's curriculum
 BINDING = 3  # up to this many documents, contexts ask for binding only
-PASS, WINDOW = 0.9, 4 * ROUND  # a document is added when this share of answer tokens was right over so many steps
-_MIX = {"binding": 0.2, "rag": 0.25, "twohop": 0.45, "closed": 0.1}
+HOPPING = 5  # up to this many, mostly for two hops
+PASS, WINDOW = 0.9, 4 * ROUND  # a lesson ends when this share of answer tokens was right over so many steps
+_HOPS = {"binding": 0.11, "rag": 0.11, "twohop": 0.7, "closed": 0.08}
+_MIX = {"binding": 0.3, "rag": 0.3, "twohop": 0.32, "closed": 0.08}
 
 
 @dataclass(frozen=True)
@@ -37,20 +39,18 @@ class Recipe:
     steps: int
     batch: int
     rate: float  # peak learning rate
-    warmup: int = 100
-    floor: float = 0.05  # the learning rate falls to this share of its peak
-    horizon: int = 0  # step at which it would get there; 0: the last one
+    warmup: int = 50
+    floor: float = 0.05  # the learning rate falls to this share of its peak ...
+    horizon: int = 0  # ... by this step; 0: the last one
+    cooldown: int = 0  # over so many steps at the end it falls to nothing on top of that
     decay: float = 0.05  # weight decay
-    patience: int = 150  # the parent's curriculum adds a document at the latest after so many steps (not below 3)
+    hint: float = 1.0  # weight of the hints
+    patience: int = 120  # a lesson of more than BINDING documents ends at the latest after so many steps ...
+    hopping: int = 400  # ... and that of two hops after so many
 
 
-_FORK = Recipe(steps=800, batch=16, rate=1e-3, warmup=50)
-RECIPES = {
-    "parent": Recipe(steps=1800, batch=16, rate=2e-3, warmup=50, horizon=3200),
-    "arm": _FORK,
-    "dream": _FORK,
-    "llada": _FORK,
-}
+_FORK = Recipe(steps=560, batch=16, rate=1.5e-3, horizon=800, cooldown=160)
+RECIPES = {"parent": Recipe(steps=3100, batch=16, rate=3e-3), "arm": _FORK, "dream": _FORK, "llada": _FORK}
 
 
 @dataclass(frozen=True)
@@ -65,20 +65,22 @@ class Progress:
 
 
 def stage_at(twin: str, documents: int) -> Stage:
-    """What the stream holds once the curriculum has come to this many documents."""
+    """What the stream holds in the lesson with this many documents; forks are in the last one."""
     if twin != "parent":
-        return Stage(documents, _MIX, questions=6, slots=32, unanswerable=0.05, stable=0.05, near=0.2)
+        return Stage(documents, _MIX, questions=10, slots=32, unanswerable=0.05, stable=0.05, near=0.2)
     if documents <= BINDING:  # learn to copy and to bind before anything else
-        return Stage(documents, {"binding": 1.0}, questions=8, slots=0, plain=True)
-    return Stage(documents, _MIX, questions=8, slots=0, unanswerable=0.05, stable=0.05, near=0.1)
+        return Stage(documents, {"binding": 1.0}, questions=10, slots=0, plain=True)
+    mix = _HOPS if documents <= HOPPING else _MIX
+    return Stage(documents, mix, questions=10, slots=0, unanswerable=0.05, stable=0.05, near=0.15)
 
 
 def rate_at(step: int, recipe: Recipe) -> float:
-    """Linear warmup, then a cosine down to the floor."""
+    """Linear warmup, then a cosine down to the floor, and a linear cooldown."""
     if step < recipe.warmup:
         return recipe.rate * (step + 1) / recipe.warmup
     done = (step - recipe.warmup) / max(1, (recipe.horizon or recipe.steps) - recipe.warmup)
-    return recipe.rate * (recipe.floor + (1 - recipe.floor) * 0.5 * (1 + math.cos(math.pi * done)))
+    left = min(1.0, (recipe.steps - step) / recipe.cooldown) if recipe.cooldown else 1.0
+    return recipe.rate * left * (recipe.floor + (1 - recipe.floor) * 0.5 * (1 + math.cos(math.pi * done)))
 
 
 def train(
@@ -88,7 +90,7 @@ def train(
     recipe: Recipe | None = None,
     seed: int = 0,
     shape: Shape | None = None,
-    save_every: int = 200,
+    save_every: int = 100,
     stop_after: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Path:
@@ -99,10 +101,15 @@ def train(
     """
     if twin not in TWINS:
         raise UserError(f"Unknown twin {twin!r}; floatscope trains {', '.join(TWINS)}.")
+    if twin == "parent" and parent is not None:
+        raise UserError(f"The parent has no parent: leave out {parent}, or train arm, dream or llada from it.")
     recipe = recipe or RECIPES[twin]
-    out.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, seed, shape or Shape()) if twin == "parent" else load_parent(parent)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot make the folder {out} for the twin ({error.strerror}); name another one.") from None
     set_visibility(model, bidirectional=twin in ("dream", "llada"))
     run = _Run(twin, out, recipe, seed, model)
     run.resume()
@@ -112,22 +119,31 @@ def train(
     return out
 
 
-_COUNTERS = ("step", "tokens", "documents", "since", "recent")
+_COUNTERS = ("step", "tokens", "lesson", "since", "recent")
+
+
+def _optimizers(model: LlamaForCausalLM, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for embeddings and norms, at one rate."""
+    matrices = [p for name, p in model.named_parameters() if p.ndim > 1 and "embed" not in name]
+    norms = [p for p in model.parameters() if p.ndim == 1]
+    muon = torch.optim.Muon(matrices, lr=recipe.rate, weight_decay=recipe.decay, adjust_lr_fn="match_rms_adamw")
+    rest = [
+        {"params": [model.model.embed_tokens.weight], "weight_decay": recipe.decay},
+        {"params": norms, "weight_decay": 0.0},
+    ]
+    return [muon, torch.optim.AdamW(rest, lr=recipe.rate, betas=BETAS)]
 
 
 class _Run:
-    """The state of a training run: model, optimizer, step and tokens, and how they are kept."""
+    """The state of a training run: model, optimizers, step and tokens, and how they are kept."""
 
     def __init__(self, twin: str, out: Path, recipe: Recipe, seed: int, model: LlamaForCausalLM) -> None:
         self.twin, self.out, self.recipe, self.seed, self.model = twin, out, recipe, seed, model
-        matrices = [p for p in model.parameters() if p.ndim > 1]
-        norms = [p for p in model.parameters() if p.ndim == 1]
-        groups = [{"params": matrices, "weight_decay": recipe.decay}, {"params": norms, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=BETAS)
+        self.optimizers = _optimizers(model, recipe)
         self.step = 0
         self.tokens = 0
-        self.documents = 1 if twin == "parent" else MOST
-        self.since = 0  # step at which the last document was added
+        self.lesson = 0 if twin == "parent" else len(LESSONS) - 1
+        self.since = 0  # step at which the lesson began
         self.recent: list[float] = []  # shares of right answer tokens since then
 
     @property
@@ -138,19 +154,33 @@ class _Run:
         path = self.out / "checkpoint.pt"
         if not path.exists():
             return
-        saved = torch.load(path, weights_only=True)
+        try:
+            saved = torch.load(path, weights_only=True)
+        except Exception as error:  # a damaged pickle raises what it likes
+            raise UserError(
+                f"{path} is no checkpoint of a twin ({error}); choose another folder, or delete it."
+            ) from None
         if saved["settings"] != self.settings:
             raise UserError(
                 f"{path} belongs to another run ({saved['settings']}); choose another folder, or delete it."
             )
         self.model.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
+        for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
         for name in _COUNTERS:
             setattr(self, name, saved[name])
+        self._cut_log()
+
+    def _cut_log(self) -> None:
+        """What a killed run logged after its last checkpoint will be logged again."""
+        path = self.out / "log.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        path.write_text("".join(line for line in lines if json.loads(line).get("step", 0) <= self.step))
 
     def save(self) -> None:
         saved = {
-            "settings": self.settings, "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+            "settings": self.settings, "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             **{name: getattr(self, name) for name in _COUNTERS},
         }  # fmt: skip
         partial = self.out / "checkpoint.part"
@@ -180,31 +210,35 @@ class _Run:
         self.model.eval()
 
     def _one_step(self, stream: Stream) -> float:
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate_at(self.step, self.recipe)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate_at(self.step, self.recipe)
         if self.step % ROUND == 0:  # a stage holds for a whole round of batches
             self._advance()
-        batch = stream.at(self.step, stage_at(self.twin, self.documents))
+        batch = stream.at(self.step, stage_at(self.twin, LESSONS[self.lesson]))
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.step)
         objective = "arm" if self.twin == "parent" else self.twin
         target = make_target(objective, batch, MASK_ID, generator)
         # Under causal visibility padding on the right is seen by padding only.
         visible = None if objective == "arm" else batch.roles != PADDING
-        loss, right = loss_of(self.model, target, visible)
+        loss, right = loss_of(self.model, target, visible, self.recipe.hint)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         self.tokens += batch.tokens
         self.recent = [*self.recent, right][-WINDOW:]
         return float(loss.detach())
 
     def _advance(self) -> None:
-        """One more document, when those so far are mastered or patience ends."""
+        """The next lesson, when this one is mastered or patience with it ends (never before binding is learnt)."""
+        documents = LESSONS[self.lesson]
         mastered = len(self.recent) == WINDOW and sum(self.recent) / WINDOW > PASS
-        waited = self.documents >= BINDING and self.step - self.since >= self.recipe.patience
-        if self.documents < MOST and (mastered or waited):
-            self.documents += 1
+        patience = self.recipe.hopping if documents <= HOPPING else self.recipe.patience
+        waited = documents >= BINDING and self.step - self.since >= patience
+        if self.lesson < len(LESSONS) - 1 and (mastered or waited):
+            self.lesson += 1
             self.since, self.recent = self.step, []
 
     def _log(self, loss: float) -> None:
@@ -215,7 +249,7 @@ class _Run:
             "tokens": self.tokens,
             "loss": round(loss, 5),
             "right": round(right, 4),
-            "documents": self.documents,
+            "documents": LESSONS[self.lesson],
             "rate": round(rate_at(self.step - 1, self.recipe), 7),
         }
         path = self.out / "log.jsonl"
