@@ -1,19 +1,21 @@
 """What evaluation costs: answering samples by `floatscope.generate` against a plain evaluation loop, one ratio a model.
 
     python benchmarks/throughput.py                                # twins and random models of SmolLM2-135M's shape
-    python benchmarks/throughput.py --models twin-llada --samples 32
+    python benchmarks/throughput.py --models twin-llada --samples 64 --workers 1
     python benchmarks/throughput.py --models path/to/checkpoint    # any MDM
 
-The plain loop is that of the evaluation scripts of LLaDA and Dream: one sample at a time, every step runs the LM head
-on the whole canvas and looks at all of its logits. Ours pads samples into batches and runs the LM head on open slots
-only. Both answer the same prompts with the same recipe at temperature 0; the share of equal tokens is printed. The
-prompts are those of a table of gains: each question once without documents and once with five. Rounds are interleaved;
-CPU seconds, medians of ratios.
+The plain loop is that of the evaluation scripts of LLaDA and Dream: one sample at a time in one process with torch's
+own threads, every step runs the LM head on the whole canvas and looks at all of its logits. Ours is what `evaluate`
+does: batches sorted by length and shared by worker processes of one thread each, LM head on open slots only. Both
+answer the same prompts with the same recipe at temperature 0; the share of equal tokens is printed. The prompts are
+those of a table of gains: each question once without documents and once with five. Rounds are interleaved; seconds of
+wall clock on all cores (start and load of the workers apart), medians of ratios.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import statistics
 import time
 from typing import Any, cast
@@ -24,7 +26,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import floatscope as fs
-from floatscope.decoding import AnySampler, Generation
+from floatscope.decoding import Generation
 from floatscope.models.families import FAMILIES
 from floatscope.models.model import Model
 from floatscope.qa.tasks import read_task
@@ -32,6 +34,7 @@ from floatscope.qa.tasks import read_task
 SLOTS = 32
 SHAPES = {"smollm2-49k": 49_152, "smollm2-126k": 126_464}
 """Random models of SmolLM2-135M's shape: with its own vocabulary, and with LLaDA's."""
+WORKER: dict[str, Model] = {}
 DEFAULT_MODELS = ("twin-llada", "twin-dream", *SHAPES)
 
 
@@ -105,41 +108,55 @@ def full_logits(model: Model, canvas: Tensor) -> Tensor:
     return model.backbone(input_ids=canvas, use_cache=False).logits.float()
 
 
-def measure(model: Model, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Rounds of both ways over the same samples."""
+    model = load_model(name, arguments.layers)
     prompts = prompts_for(model, arguments.samples if model.tokenizer is not None else arguments.random_samples)
     steps = SLOTS if model.tokenizer is not None else arguments.random_steps
-    dream = model.family.sampler["name"] == "dream"
-    plain = plain_dream if dream else plain_llada
-    sampler = fs.DreamSampler(steps=steps, length=SLOTS) if dream else fs.LLaDASampler(steps=steps, length=SLOTS)
+    plain = plain_dream if model.family.sampler["name"] == "dream" else plain_llada
+    order = sorted(range(len(prompts)), key=lambda place: -len(prompts[place]))
+    batches = [order[start : start + arguments.batch] for start in range(0, len(order), arguments.batch)]
     seconds: dict[str, list[float]] = {"plain": [], "ours": []}
-    first, second = [], []
-    for _ in range(arguments.rounds):
-        start = time.process_time()
-        first = [plain(model, prompt, steps) for prompt in prompts]
-        seconds["plain"].append(time.process_time() - start)
-        start = time.process_time()
-        second = ours(model, prompts, sampler, arguments.batch)
-        seconds["ours"].append(time.process_time() - start)
+    first, second = [], {}
+    with multiprocessing.get_context("spawn").Pool(arguments.workers, begin, (name, arguments.layers)) as pool:
+        work = [([prompts[place] for place in places], steps) for places in batches]
+        pool.starmap(answer, [([prompts[0]], 1)] * 4 * arguments.workers, chunksize=1)  # all have loaded the model
+        for _ in range(arguments.rounds):
+            start = time.perf_counter()
+            first = [plain(model, prompt, steps) for prompt in prompts]
+            seconds["plain"].append(time.perf_counter() - start)
+            start = time.perf_counter()
+            found = pool.starmap(answer, work, chunksize=1)
+            seconds["ours"].append(time.perf_counter() - start)
+            placed = zip(order, (one for done in found for one in done), strict=True)  # batches follow the order
+            second = dict(placed)
     return {
         "samples": len(prompts),
         "steps": steps,
         "plain": statistics.median(seconds["plain"]) / len(prompts),
         "ours": statistics.median(seconds["ours"]) / len(prompts),
         "ratio": statistics.median(a / b for a, b in zip(seconds["plain"], seconds["ours"], strict=True)),
-        "same": float(np.mean([a == b for a, b in zip(first, second, strict=True)])),
+        "same": float(np.mean([one == second[place] for place, one in enumerate(first)])),
     }
 
 
-def ours(model: Model, prompts: list[np.ndarray], sampler: AnySampler, batch: int) -> list[np.ndarray]:
-    """Batches sorted by length, as an evaluation runs them; answers in the order of the prompts."""
-    order = sorted(range(len(prompts)), key=lambda place: -len(prompts[place]))
-    answers: dict[int, np.ndarray] = {}
-    for start in range(0, len(order), batch):
-        places = order[start : start + batch]
-        done = cast(list[Generation], fs.generate(model, [prompts[place] for place in places], sampler))
-        answers |= dict(zip(places, (generation.answer for generation in done), strict=True))
-    return [answers[place] for place in range(len(prompts))]
+def load_model(name: str, layers: int) -> Model:
+    """A random model of SHAPES, or whatever `fs.load` finds."""
+    return random_model(name, layers) if name in SHAPES else fs.load(name)
+
+
+def begin(name: str, layers: int) -> None:
+    """A worker starts: one thread, one copy of the model."""
+    torch.set_num_threads(1)
+    WORKER["model"] = load_model(name, layers)
+
+
+def answer(prompts: list[np.ndarray], steps: int) -> list[np.ndarray]:
+    """A worker answers one batch."""
+    model = WORKER["model"]
+    dream = model.family.sampler["name"] == "dream"
+    sampler = fs.DreamSampler(steps=steps, length=SLOTS) if dream else fs.LLaDASampler(steps=steps, length=SLOTS)
+    return [done.answer for done in cast(list[Generation], fs.generate(model, prompts, sampler))]
 
 
 def main() -> None:
@@ -154,16 +171,17 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=30, help="layers of a random model")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=torch.get_num_threads(), help="processes of ours")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    print(f"{SLOTS} slots, batch {arguments.batch} against 1, float32, {arguments.threads} thread(s), CPU s per sample")
+    print(
+        f"{SLOTS} slots, float32, s per sample: 1 process of {torch.get_num_threads()} threads, batch 1, "
+        f"against {arguments.workers} of 1 thread, batch {arguments.batch}"
+    )
     print(
         f"{'model':<16}{'samples':>9}{'steps':>7}{'plain s':>10}{'ours s':>10}{'plain / ours':>14}{'same tokens':>13}"
     )
     for name in arguments.models.split(","):
-        model = random_model(name, arguments.layers) if name in SHAPES else fs.load(name)
-        row = measure(model, arguments)
+        row = measure(name, arguments)
         print(
             f"{name:<16}{row['samples']:>9}{row['steps']:>7}{row['plain']:>10.3f}{row['ours']:>10.3f}"
             f"{row['ratio']:>14.2f}{row['same']:>13.1%}",

@@ -141,7 +141,8 @@ def test_gold_positions_are_columns_in_order(results):
     assert figures._gold_positions(pl.DataFrame({"gold": ["doc 1 + doc 2"]})) == ["doc 1 + doc 2"]
 
 
-def test_nothing_to_draw_is_a_sentence():
-    result = analyze("drift", [to_trace(full_run(steps=1, answer=1))], OPTIONS)
-    with pytest.raises(UserError, match="nothing to draw"):
-        figures.drift(result)
+@pytest.mark.parametrize("name", ["drift", "qk"])
+def test_nothing_to_draw_is_a_sentence_in_the_figure(name, tmp_path):
+    result = analyze(name, [to_trace(full_run(steps=1, answer=1))], Options(detector="gu(0.99)"))
+    path = figures.save_figure(ANALYSES[name].figure(result, "dark"), tmp_path / name, ("svg",))[0]
+    assert "every value is null" in path.read_text()

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from floatscope.analysis.results import Options, Panel, summarise_samples, with_untrained
+from floatscope.analysis.results import Options, Panel, readable, summarise_samples, with_untrained
 from floatscope.analysis.statistics import sign_flip_test
 
 THIRDS = ("shallow", "middle", "deep")
@@ -49,7 +49,7 @@ def _by_depth(panel: Panel, keys: Sequence[str]) -> pl.DataFrame:
     """The long table of samples with `depth` for `layer`."""
     numbers = ("value", "uniform", "random")
     groups = ["model", "kind", "trace", *keys]
-    samples = panel.samples.with_columns(_depth(panel))
+    samples = readable(panel.samples).with_columns(_depth(panel))
     mean = [pl.col(name).mean() for name in numbers]
     thirds_part = samples.group_by([*groups, "depth"], maintain_order=True).agg(mean)
     whole = samples.group_by(groups, maintain_order=True).agg(mean).with_columns(depth=pl.lit(ALL))

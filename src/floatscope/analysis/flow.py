@@ -21,6 +21,7 @@ from floatscope.analysis.results import (
     Panel,
     Result,
     analyse,
+    readable,
     summarise,
     summarise_samples,
     with_untrained,
@@ -190,7 +191,7 @@ def _gold_contrast(panel: Panel, options: Options) -> pl.DataFrame:
 
 def _contrasts(panel: Panel) -> pl.DataFrame:
     """One row per sample and window, twice: under its gold position and under any."""
-    documents = panel.samples.filter(_TO_DOCUMENTS).with_columns(_IS_GOLD.alias("is_gold"))
+    documents = readable(panel.samples.filter(_TO_DOCUMENTS)).with_columns(_IS_GOLD.alias("is_gold"))
     gap = [
         (pl.col(name).filter("is_gold").mean() - pl.col(name).filter(~pl.col("is_gold")).mean()).alias(name)
         for name in ("value", "uniform", "random")
@@ -204,6 +205,6 @@ _TO_DOCUMENTS = (
     (pl.col("view") == "rollout")
     & (pl.col("form") == "pooled")
     & (pl.col("source") == ANSWER)
-    & pl.col("target").str.starts_with("doc ")
+    & pl.col("target").cast(pl.String).str.starts_with("doc ")
 )
 _IS_GOLD = pl.col("gold").str.split(" + ").list.contains(pl.col("target"))

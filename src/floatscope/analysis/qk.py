@@ -70,7 +70,7 @@ def advantages(trace: Trace, present: Array, *sets: Array) -> list[dict[str, Arr
 def _advantages(
     trace: Trace, norms: Array, angle: Array, scales: dict[str, Array], inside: Array, outside: Array
 ) -> dict[str, Array]:
-    known = inside.any(axis=-1) & outside.any(axis=-1)  # [qk_step, layer]
+    known: Array = np.asarray(inside.any(axis=-1) & outside.any(axis=-1))  # [qk_step, layer]
 
     def gap(values: Array) -> tuple[Array, Array]:
         return _mean(values, inside[:, :, None]), _mean(values, outside[:, :, None])

@@ -125,6 +125,7 @@ class Panel:
                 "uniform",
                 "random",
             )
+            .with_columns(pl.col(pl.String).cast(pl.Categorical))  # 4 bytes a label: flow has thousands of rows a trace
         )
 
     def note(self, sentence: str) -> None:
@@ -137,8 +138,13 @@ class Panel:
 
     @property
     def samples(self) -> pl.DataFrame:
-        """The long table of all samples so far."""
+        """The long table of all samples so far; labels are categorical, see `readable`."""
         return pl.concat(self.frames)
+
+
+def readable(table: pl.DataFrame) -> pl.DataFrame:
+    """Labels as text again: categories save memory while thousands of rows a trace are held."""
+    return table.with_columns(pl.col(pl.Categorical).cast(pl.String))
 
 
 def refuse_namesakes(models: dict[str, tuple[str, str, int]], trace: Trace) -> None:
@@ -185,10 +191,15 @@ def summarise(panel: Panel, options: Options) -> pl.DataFrame:
 def summarise_samples(samples: pl.DataFrame, keys: Sequence[str], options: Options) -> pl.DataFrame:
     """The same for any long table of samples (model, kind, trace, keys, value, uniform, random)."""
     all_keys = ["model", "kind", *keys]
-    return pl.concat([_summarise_model(part, all_keys, options) for part in samples.partition_by("model")])
+    # One part after the other that shares model and first key: matrices of samples x cells stay small and dense.
+    parts = []
+    for model, first in samples.select("model", keys[0]).unique(maintain_order=True).iter_rows():
+        chosen = samples.filter((pl.col("model") == model) & pl.col(keys[0]).eq_missing(first))
+        parts.append(_summarise_part(readable(chosen), all_keys, options))
+    return pl.concat(parts)
 
 
-def _summarise_model(samples: pl.DataFrame, keys: list[str], options: Options) -> pl.DataFrame:
+def _summarise_part(samples: pl.DataFrame, keys: list[str], options: Options) -> pl.DataFrame:
     cells = samples.select(keys).unique(maintain_order=True).with_row_index("cell")
     placed = samples.join(cells, on=keys, nulls_equal=True, maintain_order="left")
     places, place = np.unique(placed["trace"].to_numpy(), return_inverse=True)
@@ -283,7 +294,7 @@ def with_untrained(
         named = [name for name in panel.untrained.models if name == model]
         named = named or [name for name, other in panel.untrained.models.items() if other == about]
         mean = control.filter(pl.col("model").is_in(named)).group_by(keys, maintain_order=True)
-        mean = mean.agg(pl.col("value").mean().alias("untrained"))
+        mean = readable(mean.agg(pl.col("value").mean().alias("untrained")))
         part = table.filter(pl.col("model") == model)
         parts.append(part.join(mean, on=keys, how="left", nulls_equal=True, maintain_order="left"))
     return pl.concat(parts)

@@ -20,6 +20,7 @@ from floatscope.analysis.results import (
     Panel,
     Result,
     analyse,
+    readable,
 )
 from floatscope.analysis.statistics import pearson, spearman
 from floatscope.analysis.token_text import text_class
@@ -195,7 +196,7 @@ def _stability(panel: Panel, options: Options) -> pl.DataFrame:
     rows = []
     rng = np.random.default_rng(options.seed)
     unknown = dict.fromkeys(("pearson", "pearson_low", "pearson_high", "spearman", "full_data", "random"))
-    for (model, score), part in panel.samples.group_by("model", "score", maintain_order=True):
+    for (model, score), part in readable(panel.samples).group_by("model", "score", maintain_order=True):
         wide = part.drop_nulls("value").pivot("trace", index=["layer", "head"], values="value")
         values = wide.drop("layer", "head").drop_nulls().to_numpy()  # [head, sample]
         heads, samples = values.shape

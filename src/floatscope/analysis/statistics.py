@@ -22,34 +22,24 @@ class Interval(NamedTuple):
 def bootstrap_mean(values: Floats, seed: int = 0, draws: int = 1000) -> Interval:
     """values [sample, cell]; samples are resampled with replacement, missing values (nan) are left out.
 
-    All cells share the same draws, so intervals of one table belong together. With one sample the interval is
-    undefined (nan), not empty of doubt.
+    A cell is resampled among the samples that have it; cells with the same samples share their draws, so their
+    intervals belong together. With one sample the interval is undefined (nan), not empty of doubt.
     """
-    count, cells = values.shape
-    weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=draws)  # [draw, sample]
-    mean, low, high, spread = (np.full(cells, np.nan) for _ in range(4))
     present = ~np.isnan(values)
-    samples = present.sum(axis=0)
-    for start in range(0, cells, _CHUNK):
-        chosen = slice(start, start + _CHUNK)
-        here = present[:, chosen]
-        filled = np.where(here, values[:, chosen], 0.0).astype(np.float64)
-        total = here.sum(axis=0)
-        known = total > 0
-        average = np.divide(filled.sum(axis=0), total, out=np.full(total.shape, np.nan), where=known)
-        mean[chosen] = average
-        squares = np.where(here, (filled - np.where(known, average, 0)) ** 2, 0).sum(axis=0)
-        spread[chosen] = np.sqrt(np.divide(squares, total, out=np.full(total.shape, np.nan), where=known))
-        sums, counts = weights @ filled, weights @ here  # [draw, cell]
-        drawn = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-        for cells_here, percentile in (
-            (here.all(axis=0) & (total > 1), np.percentile),
-            (~here.all(axis=0) & (total > 1), np.nanpercentile),  # slow: only where a draw can be empty
-        ):
-            if cells_here.any():
-                edges = percentile(drawn[:, cells_here], (2.5, 97.5), axis=0)
-                low[chosen][cells_here], high[chosen][cells_here] = edges
-    return Interval(mean, low, high, spread, samples)
+    mean, low, high, spread = (np.full(values.shape[1], np.nan) for _ in range(4))
+    patterns, pattern_of = np.unique(present, axis=1, return_inverse=True)
+    for number, chosen in enumerate(patterns.T):
+        cells, count = np.flatnonzero(pattern_of.reshape(-1) == number), int(chosen.sum())
+        if not count:
+            continue
+        weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=draws) / count
+        for start in range(0, len(cells), _CHUNK):
+            here = cells[start : start + _CHUNK]
+            known = values[chosen][:, here].astype(np.float64)  # [sample, cell]
+            mean[here], spread[here] = known.mean(axis=0), known.std(axis=0)
+            if count > 1:
+                low[here], high[here] = np.percentile(weights @ known, (2.5, 97.5), axis=0)
+    return Interval(mean, low, high, spread, present.sum(axis=0))
 
 
 def sign_flip_test(differences: Floats, seed: int = 0, draws: int = 10_000) -> float:

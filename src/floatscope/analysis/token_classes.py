@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect, random_like
 from floatscope.analysis.depth import THIRDS, thirds
-from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, Controls, Options, Panel, Result, analyse
+from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, Controls, Options, Panel, Result, analyse, readable
 from floatscope.analysis.statistics import bootstrap_mean, sign_flip_test
 from floatscope.analysis.token_text import text_class
 from floatscope.analysis.uniform import uniform_layers
@@ -82,7 +82,7 @@ def token_classes(traces: Iterable[Trace], options: Options = DEFAULTS, controls
 
     keys = ("depth", "phase", "class")
     result, panel = analyse("token_classes", traces, keys, measure, options, controls)
-    tables = {**result.tables, "token_classes_test": _depth_test(panel.samples, options)}
+    tables = {**result.tables, "token_classes_test": _depth_test(readable(panel.samples), options)}
     return Result("token_classes", tables, result.notes)
 
 

@@ -76,9 +76,16 @@ def profiles(
         scale = alt.Scale(type="symlog", constant=0.5) if name in wide else alt.Scale(zero=shared)
         charts.append(_profile(part, title, axis, scale, theme))
     if not charts:
-        raise UserError("There is nothing to draw: every value of the table is null.")
+        return nothing_to_draw(theme)
     joined = alt.concat(*charts, columns=columns)
     return joined.resolve_scale(y="shared") if shared else joined
+
+
+def nothing_to_draw(theme: Theme) -> Chart:
+    """A sentence in place of a figure: tables of nulls, such as the drift of one step, are no mistake."""
+    sentence = "Nothing to draw: every value is null (the notes say why)."
+    base = alt.Chart(inline_data(pl.DataFrame({"sentence": [sentence]}))).properties(width=420, height=40)
+    return base.mark_text(color=theme_colours(theme)["control"], fontSize=12).encode(text="sentence:N")
 
 
 def _profile(table: pl.DataFrame, title: str, axis: str, scale: alt.Scale, theme: Theme) -> Chart:

@@ -106,13 +106,16 @@ def compat(result: Result, theme: Theme = "light") -> Chart:
     colour = COLOURS[theme]["control"]
     charts = []
     for quirk, title in _QUIRKS.items():
-        part = result.table.filter(pl.col("quirk") == quirk).with_columns(pl.col("layer").fill_null(0))
+        part = result.table.filter(pl.col("quirk") == quirk)
         if part.is_empty():
             continue
+        whole = part["layer"].null_count() == part.height
+        part = part.with_columns(pl.col("layer").fill_null(0))
         long = part.unpivot(
             ["published", "exact"], index=["model", "layer"], variable_name="version", value_name="value"
         )
-        x = alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1))
+        axis = alt.Axis(labels=False, ticks=False) if whole else alt.Axis(tickMinStep=1)
+        x = alt.X("layer:Q", title="whole stack" if whole else "layer", axis=axis)
         base = alt.Chart(inline_data(long)).encode(
             x=x,
             y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
@@ -242,7 +245,9 @@ def query_state(result: Result, theme: Theme = "light") -> Chart:
     table = result.table.filter(pl.col("depth") == "all", pl.col("state") != "masked - committed").drop_nulls("value")
     order = table["target"].unique(maintain_order=True).to_list()
     base = alt.Chart(inline_data(table)).encode(y=alt.Y("target:N", sort=order, title=None))
-    shape = alt.Shape("state:N", title="query", scale=alt.Scale(range=["circle", "square"]))
+    ink = COLOURS[theme]["ink"]
+    legend = alt.Legend(symbolFillColor=ink, symbolStrokeColor=ink)
+    shape = alt.Shape("state:N", title="query", scale=alt.Scale(range=["circle", "square"]), legend=legend)
     points = base.mark_point(filled=True, opacity=1, size=60).encode(
         x=alt.X("value:Q", title="share of attention"), color=model_colour(theme), shape=shape
     )

@@ -23,6 +23,7 @@ from floatscope.study.store import Row
 from floatscope.study.tasks import load_task
 from floatscope.study.units import Job, Unit, plan_jobs
 
+LAST_SECONDS = 10
 Message = tuple[str, list[Row]] | str | None
 """Rows of a batch; or a sentence that stops the run; None at the end."""
 
@@ -52,6 +53,8 @@ def run_shares(study: Study, folder: Path, jobs: Sequence[Job], missing: set[Uni
                 assert isinstance(pipe, Connection)
                 if not _take(pipe, done):
                     pipes.remove(pipe)
+        for process in workers:
+            process.join(LAST_SECONDS)  # to leave in good order
     finally:
         for process in workers:
             process.terminate()
