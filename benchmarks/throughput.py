@@ -164,7 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(DEFAULT_MODELS), help="comma separated")
     parser.add_argument("--samples", type=int, default=64, help="prompts from questions of the world")
-    parser.add_argument("--random-samples", type=int, default=32, help="prompts for a random model, which is slow")
+    parser.add_argument("--random-samples", type=int, default=64, help="prompts for a random model, which is slow")
     parser.add_argument(
         "--random-steps", type=int, default=2, help="steps of a random model; every step costs the same"
     )
