@@ -62,17 +62,17 @@ def report(tmp_path_factory, twin_traces) -> Path:
 
 
 class Opener:
-    """Pages from file:// with the network off; whatever they complain of is kept."""
+    """Pages that may ask for nothing but `home`; whatever they complain of is kept. Files have the network off."""
 
-    def __init__(self, browser) -> None:
-        self.browser = browser
+    def __init__(self, browser, home: str = "file:") -> None:
+        self.browser, self.home = browser, home
         self.contexts = []
         self.complaints: list[str] = []
 
-    def __call__(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False):
+    def __call__(self, address: Path | str, width: int = 1280, height: int = 900, dark: bool = False):
         context = self.browser.new_context(
             viewport={"width": width, "height": height},
-            offline=True,
+            offline=self.home == "file:",
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
         )
@@ -81,10 +81,9 @@ class Opener:
         page = context.new_page()
         page.on("console", lambda said: self.complain(said.text, said.type in ("error", "warning")))
         page.on("pageerror", lambda error: self.complain(str(error), True))
-        page.on(
-            "request", lambda asked: self.complain(asked.url, not asked.url.startswith(("file:", "data:", "blob:")))
-        )
-        page.goto(path.as_uri())
+        allowed = (self.home, "data:", "blob:")
+        page.on("request", lambda asked: self.complain(asked.url, not asked.url.startswith(allowed)))
+        page.goto(address.as_uri() if isinstance(address, Path) else address)
         return page
 
     def complain(self, text: str, wrong: bool) -> None:

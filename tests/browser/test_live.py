@@ -7,6 +7,7 @@ import pytest
 import floatscope as fs
 from floatscope.live.server import LiveServer
 from floatscope.twins.world import World
+from tests.browser.conftest import Opener
 from tests.live.serving import serving
 
 SAMPLERS = {
@@ -23,39 +24,20 @@ def server() -> Iterator[LiveServer]:
         yield running
 
 
-class Opener:
-    """Opens the live page; whatever it complains of is kept."""
-
-    def __init__(self, browser, url: str) -> None:
-        self.browser, self.url = browser, url
-        self.contexts, self.complaints = [], []
+class LiveOpener(Opener):
+    """Opens the live page and waits until its models are ready."""
 
     def __call__(self, width: int = 1280, dark: bool = False):
-        context = self.browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme="dark" if dark else "light",
-            reduced_motion="reduce",
-        )
-        context.set_default_timeout(120_000)  # a busy machine is no failure
-        self.contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda said: self.complain(said.text, said.type in ("error", "warning")))
-        page.on("pageerror", lambda error: self.complain(str(error), True))
-        page.goto(self.url)
+        page = super().__call__(self.home, width=width, dark=dark)
         page.locator("#status", has_text="are ready").wait_for()
         return page
 
-    def complain(self, text: str, wrong: bool) -> None:
-        if wrong:
-            self.complaints.append(text)
-
 
 @pytest.fixture(scope="module")
-def open_live(browser, server) -> Iterator[Opener]:
-    opener = Opener(browser, server.url)
+def open_live(browser, server) -> Iterator[LiveOpener]:
+    opener = LiveOpener(browser, server.url)
     yield opener
-    for context in opener.contexts:
-        context.close()
+    opener.close()
 
 
 @pytest.fixture(scope="module")
