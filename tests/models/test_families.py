@@ -41,6 +41,11 @@ def own(folder: Path, text: str) -> Path:
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "bert"),
         ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, "causal"),
         ({"model_type": "modernbert"}, "bert"),
+        ({"model_type": "llama", "floatscope_family": "fork-dream"}, "fork-dream"),
+        (
+            {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "floatscope_family": "fork-llada"},
+            "fork-llada",
+        ),
     ],
 )
 def test_recognised_from_config(config: dict[str, object], family: str) -> None:

@@ -5,9 +5,11 @@ import sys
 from cyclopts import App, CycloptsError
 
 from floatscope import __version__
+from floatscope.cli.adapting import adapt
 from floatscope.cli.analyses import analyze
 from floatscope.cli.evaluation import evaluate, stress, table
 from floatscope.cli.live import serve
+from floatscope.cli.pulling import pull
 from floatscope.cli.studies import report, study
 from floatscope.cli.tracing import check, families, trace
 from floatscope.cli.twins import train
@@ -20,7 +22,7 @@ app = App(
     help_epilogue="Start with: floatscope study demo; floatscope serve; floatscope trace MODEL --question 'Who ...?'",
     suppress_keyboard_interrupt=False,
 )
-for verb in (study, report, serve, evaluate, stress, table, trace, analyze, check, families, train):
+for verb in (study, report, serve, evaluate, stress, table, trace, analyze, check, families, train, pull, adapt):
     app.command(verb)
 
 

@@ -189,6 +189,22 @@ _ROWS = (
         examples="Fast_dLLM_v2_1.5B, Fast_dLLM_v2_7B",
     ),
     Family(
+        name="fork-dream",
+        backbone="AutoModelForCausalLM",
+        visibility=BIDIRECTIONAL,
+        logits="shifted",
+        sampler={"name": "llada", "hold_eos": True},
+        examples="smollm2-dream and other causal models made into MDMs by floatscope adapt --to dream",
+    ),
+    Family(
+        name="fork-llada",
+        backbone="AutoModelForCausalLM",
+        visibility=BIDIRECTIONAL,
+        logits="same",
+        sampler={"name": "llada", "hold_eos": True},
+        examples="smollm2-llada and other causal models made into MDMs by floatscope adapt --to llada",
+    ),
+    Family(
         name="bert",
         backbone="AutoModelForMaskedLM",
         visibility=BIDIRECTIONAL,
@@ -279,7 +295,11 @@ def _family_table(path: Path) -> dict[str, Any]:
 
 
 def recognise(config: Mapping[str, Any], source: str) -> Family:
-    """The family of a checkpoint, from its config.json."""
+    """The family of a checkpoint, from its config.json; a merged fork states it as floatscope_family."""
+    if (named := config.get("floatscope_family")) is not None:
+        if named not in FAMILIES:
+            raise UserError(f"{source}: config field floatscope_family is {named!r}, not one of {', '.join(FAMILIES)}")
+        return FAMILIES[named]
     model_type, stated = config.get("model_type"), config.get("architectures")
     architectures = tuple(str(name) for name in stated) if isinstance(stated, list) else ()
     for family in FAMILIES.values():

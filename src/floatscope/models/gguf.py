@@ -31,6 +31,11 @@ def load_gguf(path: Path, common: Mapping[str, Any]) -> Loaded:
     return cached("gguf", key, lambda folder: _read(folder, common), lambda: _convert(path, common), _save)
 
 
+def convert_gguf(path: Path, folder: Path, dtype: Any) -> None:
+    """Write what a GGUF file holds as a plain checkpoint: config, safetensors, tokenizer."""
+    _save(_convert(path, {"dtype": dtype}), folder)
+
+
 def _content(path: Path) -> str:
     """SHA-256 of the file."""
     try:

@@ -1,6 +1,7 @@
 """From a folder, a GGUF file or a hub id to a Model: safetensors or GGUF only, never remote code, never a pickle.
 
-Which class and which names is said by the family; transformers does the reading (shards, dtypes, device maps).
+Which class and which names is said by the family; transformers does the reading (shards, dtypes, device maps). A fork
+is its parent, loaded so, with an adapter added by `adapters`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,22 @@ import torch
 
 from floatscope.cache import cache_folder
 from floatscope.errors import UserError
+from floatscope.models.adapters import (
+    Fork,
+    adapter_files,
+    before_training,
+    check_parent,
+    is_adapter,
+    merge,
+    read_fork,
+    shipped_adapter,
+)
 from floatscope.models.calls import refuse_mismatch, transformers_call
 from floatscope.models.check import require
 from floatscope.models.families import Family, get_family, recognise
 from floatscope.models.gguf import load_gguf
 from floatscope.models.model import Model
+from floatscope.models.pulling import find_parent
 from floatscope.models.tokenizer import load_tokenizer
 
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
@@ -42,8 +55,9 @@ def load(
 ) -> Model:
     """Load a checkpoint for denoising and tracing.
 
-    source: a folder, a .gguf file, a twin that comes with the package ("twin-llada", "twin-llada-untrained", ...), or a
-    hub id (the only thing that is ever downloaded).
+    source: a folder (a checkpoint, or an adapter beside its parent's name), a .gguf file, a twin that comes with the
+    package ("twin-llada", "twin-llada-untrained", ...), a pulled parent ("smollm2-135m") or a fork of it
+    ("smollm2-dream", "smollm2-dream-untrained", ...), or a hub id (the only thing that is ever downloaded).
     family: a registered name or a TOML file; recognised from config.json when left out.
     dtype: "float32", "bfloat16", ...; default: float32 on a CPU, the checkpoint's own elsewhere.
     device, device_map: where the weights go; device_map needs nothing else.
@@ -52,18 +66,19 @@ def load(
     """
     if device is not None and device_map is not None:
         raise UserError("give device or device_map, not both")
-    path = resolve(source)
+    place = locate(source)
+    path, fork = place.weights, place.fork
     target = _device(device)
     on_cpu = device_map is None and (target is None or target.type == "cpu")
     common: dict[str, Any] = {"dtype": _dtype(dtype) or (torch.float32 if on_cpu else "auto")}
     if device_map is not None:
         common["device_map"] = device_map
     if path.suffix == ".gguf":
-        chosen = get_family(family if family is not None else "causal")
+        chosen = get_family(family if family is not None else fork.family if fork else "causal")
         backbone, tokenizer = load_gguf(path, common)
     else:
         config = read_config(path)
-        chosen = get_family(family) if family is not None else recognise(config, str(source))
+        chosen = get_family(family) if family is not None else place.family(config)
         refuse_pickles(path)
         backbone = _load_safetensors(path, config, chosen, common)
         tokenizer = load_tokenizer(path, chosen, config.get("model_type"))
@@ -72,15 +87,60 @@ def load(
             backbone.to(target)
     if backbone.get_input_embeddings().weight.is_meta:
         raise UserError(f"{source}: its embedding was put on no device, where nothing can be computed: use another one")
+    if fork is not None and place.adapter is not None:
+        check_parent(fork, path, str(source))
+        merge(backbone, place.adapter, fork)
     refuse_broken(backbone, str(source))
+    mask_id = fork.mask_id if fork is not None and mask_id is None else mask_id
     model = Model(backbone, chosen, tokenizer, name=_name(source), mask_id=mask_id)
     return require(model) if check else model
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where the parts of a model are on this machine."""
+
+    source: str
+    weights: Path
+    """A checkpoint's folder or GGUF file; a fork's parent."""
+    fork: Fork | None = None
+    adapter: Path | None = None
+    """None in a fork before training, too."""
+
+    def family(self, config: Mapping[str, Any]) -> Family:
+        """As config.json says, or as the parent was made into."""
+        found = recognise(config, self.source)
+        if self.fork is None:
+            return found
+        if not found.is_arm:
+            raise UserError(f"{self.source}: its parent {self.fork.parent} is of family {found.name}, not causal")
+        return get_family(self.fork.family)
+
+    def files(self) -> list[Path]:
+        """Whatever makes the model what it is: weights, config, adapter."""
+        folder = self.weights
+        found = [folder] if folder.is_file() else sorted([*folder.glob("*.safetensors"), *folder.glob("config.json")])
+        return found + (adapter_files(self.adapter) if self.adapter else [])
+
+
+def locate(source: str | Path) -> Place:
+    """The checkpoint of a source, or its adapter and its parent."""
+    fork_name = before_training(source)
+    path = resolve(fork_name or source)
+    if not is_adapter(path):
+        return Place(str(source), path)
+    fork = read_fork(path)
+    parent = resolve(fork.parent)
+    if is_adapter(parent):
+        raise UserError(f"{source}: its parent {fork.parent} is an adapter too: merge that one first (adapt --merge)")
+    return Place(str(source), parent, fork, None if fork_name else path)
+
+
 def resolve(source: str | Path) -> Path:
-    """The local folder or file of a checkpoint; a hub id is downloaded into the hub's cache."""
-    if (shipped := _shipped(str(source))) is not None:
-        return shipped
+    """The local folder or file of a checkpoint or an adapter; a hub id is downloaded into the hub's cache."""
+    for find in (_shipped, shipped_adapter, find_parent):
+        if (found := find(str(source))) is not None:
+            return found
     path = Path(source).expanduser()
     if path.suffix == ".gguf" and path.is_file():
         return path
@@ -245,4 +305,4 @@ def _device(device: str | torch.device | None) -> torch.device | None:
 
 
 def _name(source: str | Path) -> str:
-    return Path(source).name if Path(source).exists() else str(source)
+    return Path(source).name if Path(before_training(source) or source).exists() else str(source)

@@ -30,18 +30,21 @@ def check_study(study: Study) -> list[Finding]:
 
 
 def _model_lacks(study: Study, plan: ModelPlan) -> str:
-    from floatscope.models.families import get_family, recognise
-    from floatscope.models.loading import read_config, refuse_pickles
+    from floatscope.models.adapters import is_adapter, read_fork
+    from floatscope.models.families import get_family
+    from floatscope.models.loading import Place, read_config, refuse_pickles
 
     try:
         folder = _local_folder(plan.source)
+        fork = read_fork(folder) if folder is not None and is_adapter(folder) else None
+        folder = _local_folder(fork.parent) if fork else folder
         if folder is None:
             return "its weights are not on this machine: they will be downloaded from the hub when the study runs"
         family = get_family(plan.family) if plan.family else None
         if folder.is_dir():
             config = read_config(folder)
             refuse_pickles(folder)
-            family = family or recognise(config, plan.source)
+            family = family or Place(plan.source, folder, fork).family(config)
             if shards := _missing_shards(folder):
                 return f"{len(shards)} of its weight files are missing, such as {shards[0]}"
         if family is not None:
@@ -53,9 +56,11 @@ def _model_lacks(study: Study, plan: ModelPlan) -> str:
 
 def _local_folder(source: str) -> Path | None:
     """Where a model is on this machine: a twin, a path, or the hub's cache; None for a hub id that is not there."""
+    from floatscope.models.adapters import before_training
     from floatscope.models.loading import HUB_PATTERNS, resolve
     from floatscope.twins.architecture import SHIPPED
 
+    source = before_training(source) or source
     named = source.removesuffix("-untrained") in SHIPPED or Path(source).expanduser().exists()
     if named or source.startswith(".") or re.fullmatch(r"[\w.-]+/[\w.-]+", source) is None:
         return resolve(source)  # no hub id: this never downloads

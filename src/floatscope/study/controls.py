@@ -1,4 +1,4 @@
-"""Untrained controls: the architecture of a model with random weights, which no training has touched."""
+"""Untrained controls: a model with random weights; of a fork, its parent with the fork's visibility and no adapter."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from floatscope.models.adapters import before_training
 from floatscope.models.loading import load
 from floatscope.models.model import Model
 from floatscope.study.plan import UNTRAINED, ModelPlan
@@ -29,9 +30,10 @@ def load_model(plan: ModelPlan) -> Model:
 
 
 def load_untrained(plan: ModelPlan) -> Model:
-    """The same model with random weights: a twin's own untrained version, or the checkpoint's weights drawn anew."""
-    if plan.source in SHIPPED:
-        model = load(f"{plan.source}-{UNTRAINED}", dtype=plan.dtype, device=plan.device)
+    """The model before training: a twin's or a fork's own untrained version, or the checkpoint's weights drawn anew."""
+    untrained = f"{plan.source}-{UNTRAINED}"
+    if plan.source in SHIPPED or before_training(untrained) is not None:
+        model = load(untrained, dtype=plan.dtype, device=plan.device, device_map=plan.device_map)
     else:
         model = load_model(plan)
         randomise(model.backbone)

