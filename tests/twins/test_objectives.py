@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from floatscope.twins.architecture import Shape, make_model, set_visibility
-from floatscope.twins.objectives import T_MIN, WEIGHTS, WHOLE_SEQUENCE, draw_masks, loss_of, make_target
+from floatscope.twins.objectives import ALL_MASKED, T_MIN, WEIGHTS, WHOLE_SEQUENCE, draw_masks, loss_of, make_target
 from floatscope.twins.stream import ANSWER, FIRST, FIRST_EOS, HOP, LATER_EOS, PADDING, TEXT, Batch
 from floatscope.twins.tokenizer import make_tokenizer
 
@@ -63,6 +63,13 @@ def test_the_mask_ratio_is_undone_by_the_weight():
     mean = (weights * masked)[~whole][:, 3:7].mean(0)
     assert torch.allclose(mean, expected, rtol=0.1)
     assert WHOLE_SEQUENCE - 0.05 < whole.float().mean() < WHOLE_SEQUENCE + 0.05
+
+
+def test_half_of_the_answer_maskings_leave_no_answer_in_sight():
+    wide = Batch(*(tensor.expand(4000, -1) for tensor in (BATCH.ids, BATCH.roles, BATCH.questions)), BATCH.found)
+    masked, weights = draw_masks(wide, generator())
+    full = (weights[:, 3] == WEIGHTS[ANSWER]) & masked[:, 3:7].all(1)
+    assert abs(float(full.float().mean()) - ALL_MASKED * (1 - WHOLE_SEQUENCE)) < 0.03
 
 
 @pytest.mark.parametrize("objective", ["arm", "dream", "llada"])

@@ -3,10 +3,11 @@
 - arm: every token is predicted from those before it.
 - dream, llada: some tokens are masked and predicted from all others, by the row before them (dream: shifted logits)
   or by their own row (llada). Mask ratio t ~ U(T_MIN, 1), weight 1/t. One sequence in seven is masked as a whole, with
-  one t; in the rest only answer slots are masked, and each question has its own t.
+  one t; in the rest only answer slots are masked, and each question has its own t, or in half of them t = 1: decoding
+  starts without an answer in sight, so a question must not lean on the answers to others.
 Answers weigh 1 and text little; an eos after the first weighs less, or confident eos slots would cut answers short.
-The first token of a two-hop answer weighs more. First tokens of answers that stand in the documents come with hints:
-what the row that predicts them should hold two layers before the end (the words that name what the first hop finds: the
+Tokens that start a two-hop answer weigh more. Those that start an answer in the documents come with hints: what
+the row that predicts them should hold two layers before the end (the words that name what the first hop finds: the
 answer, or the bridge to it) and one layer before the end (the token), as read by the model's own head. Without hints
 two-hop questions stayed at guess level.
 """
@@ -22,6 +23,7 @@ from floatscope.twins.stream import ANSWER, FIRST, FIRST_EOS, HOP, LATER_EOS, PA
 WEIGHTS = {PADDING: 0.0, TEXT: 0.1, ANSWER: 1.0, FIRST_EOS: 1.0, LATER_EOS: 0.05, FIRST: 1.0, HOP: 4.0}
 T_MIN = 0.1
 WHOLE_SEQUENCE = 0.15
+ALL_MASKED = 0.5  # share, among the rest, of sequences with every answer slot masked
 FULL = 32  # hinted tokens in a batch from which on hints weigh in full
 OBJECTIVES = ("arm", "dream", "llada")
 
@@ -77,7 +79,8 @@ def draw_masks(batch: Batch, generator: torch.Generator) -> tuple[torch.Tensor, 
     whole = torch.rand(size, 1, generator=generator) < WHOLE_SEQUENCE  # [B, 1]
     per_sequence = ratio(size, 1).expand(size, width)
     per_question = ratio(size, most).gather(1, batch.questions.clamp(min=0))  # [B, T]
-    t = torch.where(whole, per_sequence, per_question)
+    full = torch.rand(size, 1, generator=generator) < ALL_MASKED  # [B, 1]
+    t = torch.where(whole, per_sequence, per_question.masked_fill(full, 1.0))
     may = torch.where(whole, batch.roles != PADDING, batch.questions >= 0)
     may[:, 0] = False  # bos stays
     masked = may & (torch.rand(size, width, generator=generator) < t)

@@ -4,6 +4,7 @@ The batch of a step follows from (seed, step) alone, so a resumed run sees the s
 """
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -17,8 +18,8 @@ from floatscope.twins.relations import PATHS, UNANSWERABLE, Path, Relation
 from floatscope.twins.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from floatscope.twins.world import World
 
-# What a token is to the objective. FIRST and HOP are the first tokens of answers that stand in the documents, to
-# questions of one and of two hops; ANSWER is any other token of an answer.
+# What a token is to the objective. FIRST and HOP are tokens from which an answer in the documents, to a question of one
+# and of two hops, can start to be filled in; ANSWER is any other token of an answer.
 PADDING, TEXT, ANSWER, FIRST_EOS, LATER_EOS, FIRST, HOP = range(7)
 ROUND = 8  # batches are cut from rounds of this many, sorted by length, so that little is padded
 CHAINED = 4  # two-hop contexts hold two chains and more, so that the relation alone does not give the answer
@@ -36,6 +37,7 @@ class Stage:
     stable: float = 0.0  # share of questions about stable facts, in contexts with documents
     near: float = 0.0  # share of binding contexts in which two subjects share their key word
     plain: bool = False  # documents of one plain statement
+    once: bool = False  # no question twice in a context: to a masked model its answer could stand in sight
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,12 @@ class Stream:
         count = min(stage.questions, max(1, 64 // slots)) if slots else stage.questions
         if not documents:
             count *= 2  # closed-book questions are short
+        elif stage.once:
+            count = min(count, len(set(asks)))
+        draws = _draws(rng, asks, stage.once)
         sequence = Sequence([BOS_ID], [TEXT], [-1], [])
         for number in range(count):
-            ask = self._choose(rng, stage, asks, bool(documents))
+            ask = self._choose(rng, stage, asks, draws) if documents else self._stable(rng)
             pieces = plain_template(draw.question(ask.about, ask.subject), documents if number == 0 else ())
             text = "".join(piece.text for piece in pieces)
             sequence.add(self._encode(text if number == 0 else "\n" + text).ids, TEXT)
@@ -123,24 +128,37 @@ class Stream:
 
     def _answer(self, sequence: Sequence, ask: Ask, slots: int, number: int) -> None:
         answer = self._encode(ask.answer).ids
-        first = HOP if isinstance(ask.about, Path) else FIRST
-        sequence.add(answer[:1], first if ask.found else ANSWER, number)
-        sequence.add(answer[1:], ANSWER, number)
         if ask.found:
-            sequence.found.append(self._encode(f"{ask.found.key} {ask.found.companion}").ids)
+            starts = len(answer) if slots else 1  # slots are filled in any order, plain answers from the left
+            sequence.add(answer[:starts], HOP if isinstance(ask.about, Path) else FIRST, number)
+            sequence.add(answer[starts:], ANSWER, number)
+            sequence.found += starts * [self._encode(f"{ask.found.key} {ask.found.companion}").ids]
+        else:
+            sequence.add(answer, ANSWER, number)
         fill = max(slots, len(answer)) - len(answer) if slots else 1
         sequence.add([EOS_ID] * min(fill, 1), FIRST_EOS, number)
         sequence.add([EOS_ID] * max(fill - 1, 0), LATER_EOS, number)
 
-    def _choose(self, rng: random.Random, stage: Stage, asks: list[Ask], documents: bool) -> Ask:
-        """Questions are drawn with replacement; some are about stable facts, some have no answer."""
+    def _choose(self, rng: random.Random, stage: Stage, asks: list[Ask], draws: Iterator[Ask]) -> Ask:
+        """Mostly the next question to the documents; some are about stable facts, some have no answer."""
         point = rng.random()
-        if not documents or point < stage.stable:
-            fact = rng.choice(self.world.stable_facts)
-            return Ask(fact.relation, fact.subject, fact.object.name)
+        if point < stage.stable:
+            return self._stable(rng)
         if point < stage.stable + stage.unanswerable:
             return _unanswerable(Draw(self.world, "train", rng), asks)
-        return rng.choice(asks)
+        return next(draws)
+
+    def _stable(self, rng: random.Random) -> Ask:
+        fact = rng.choice(self.world.stable_facts)
+        return Ask(fact.relation, fact.subject, fact.object.name)
+
+
+def _draws(rng: random.Random, asks: list[Ask], once: bool) -> Iterator[Ask]:
+    """What is asked of the documents: with replacement, or each question once, those that stand there often sooner."""
+    if once:
+        yield from dict.fromkeys(rng.sample(asks, len(asks)))
+    while True:
+        yield rng.choice(asks)
 
 
 def _pack(sequences: list[Sequence]) -> Batch:

@@ -30,6 +30,7 @@ HOPPING = 5  # up to this many, mostly for two hops
 PASS, WINDOW = 0.9, 4 * ROUND  # a lesson ends when this share of answer tokens was right over so many steps
 _HOPS = {"binding": 0.11, "rag": 0.11, "twohop": 0.7, "closed": 0.08}
 _MIX = {"binding": 0.3, "rag": 0.3, "twohop": 0.32, "closed": 0.08}
+_FORKED = {"binding": 0.28, "rag": 0.26, "twohop": 0.32, "closed": 0.14}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Recipe:
     hopping: int = 400  # ... and that of two hops after so many
 
 
-_FORK = Recipe(steps=560, batch=16, rate=1.5e-3, horizon=800, cooldown=160)
+_FORK = Recipe(steps=1000, batch=16, rate=1.5e-3, horizon=1300, cooldown=300)
 RECIPES = {"parent": Recipe(steps=3100, batch=16, rate=3e-3), "arm": _FORK, "dream": _FORK, "llada": _FORK}
 
 
@@ -67,7 +68,7 @@ class Progress:
 def stage_at(twin: str, documents: int) -> Stage:
     """What the stream holds in the lesson with this many documents; forks are in the last one."""
     if twin != "parent":
-        return Stage(documents, _MIX, questions=10, slots=32, unanswerable=0.05, stable=0.05, near=0.2)
+        return Stage(documents, _FORKED, questions=10, slots=32, unanswerable=0.05, stable=0.05, near=0.2, once=True)
     if documents <= BINDING:  # learn to copy and to bind before anything else
         return Stage(documents, {"binding": 1.0}, questions=10, slots=0, plain=True)
     mix = _HOPS if documents <= HOPPING else _MIX
