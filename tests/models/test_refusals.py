@@ -123,6 +123,13 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
     assert "tensors of another shape model.layers.1.mlp.up_proj.weight" in shape
 
 
+def test_a_config_of_a_far_larger_model_is_refused_before_it_is_built(llada: Path) -> None:
+    config = json.loads((llada / "config.json").read_text())
+    (llada / "config.json").write_text(json.dumps(config | {"mlp_hidden_size": 10**9}))
+    said = refused(llada)
+    assert "config.json describes" in said and "one of them is damaged" in said
+
+
 def test_a_wrong_family_is_refused_before_anything_is_built(llada: Path, tmp_path: Path) -> None:
     assert "config.json states no hidden_size, num_hidden_layers, num_attention_heads in the words of family dream" in (
         refused(llada, family="dream")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import tempfile
 from collections.abc import Mapping
@@ -40,6 +41,7 @@ from floatscope.models.tokenizer import load_tokenizer
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
+OVERSIZED = 100  # packed weights hold up to some ten parameters in a number
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -239,8 +241,11 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
         )
     arguments = dict(common)
     with transformers_call(f"{path}"):
-        if not family.backbone.startswith("Auto"):
+        if family.backbone.startswith("Auto"):
+            arguments["config"] = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+        else:
             arguments["config"] = backbone_config(config, family, cls.config_class)
+        refuse_oversized(path, cls, arguments["config"])
         if family.keys:
             arguments["key_mapping"] = renamed_tensors(path, family)
         backbone, info = cls.from_pretrained(
@@ -249,6 +254,24 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
         )  # fmt: skip
     refuse_mismatch(path, info)
     return backbone
+
+
+def refuse_oversized(path: Path, cls: Any, config: Any) -> None:
+    """A config of a model far larger than the files: what they lack would be drawn at random, for hours."""
+    from safetensors import safe_open
+
+    with torch.device("meta"):
+        skeleton = cls.from_config(config) if cls.__name__.startswith("Auto") else cls(config)
+    stated = sum(parameter.numel() for parameter in skeleton.parameters())
+    held = 0
+    for file in path.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as tensors:
+            held += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+    if stated > OVERSIZED * held:
+        raise UserError(
+            f"{path}: config.json describes {stated:,} parameters and the safetensors hold {held:,}: "
+            "one of them is damaged"
+        )
 
 
 def backbone_config(config: Mapping[str, Any], family: Family, config_class: Any) -> Any:
