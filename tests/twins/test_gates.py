@@ -37,6 +37,11 @@ def test_in_binding_samples_every_document_is_a_candidate(k):
         assert _guess(sample, WORLD, "test")[1] == 1 / k
 
 
+def test_no_guess_from_documents_is_right_where_none_states_the_answer():
+    samples = WORLD.samples("stable-noise", 30, documents=5)
+    assert all(_guess(sample, WORLD, "test")[1] == 0 < _guess(sample, WORLD, "test")[0] for sample in samples)
+
+
 def test_verdicts_follow_the_bar():
     gate = Gate("binding", "binding", 2, least=0.6)
     samples = WORLD.samples("binding", 4, documents=2)

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 import floatscope as fs
 from floatscope.twins.architecture import SHIPPED, WEIGHTS
+from floatscope.twins.gates import GATES, HARDER, SLOTS
 from floatscope.twins.training import RECIPES
 from floatscope.twins.world import World
 
@@ -60,13 +61,20 @@ def test_a_card_says_how_a_twin_was_made_and_what_it_can_do(name):
     rows = [json.loads(line) for line in (WEIGHTS / name / "log.jsonl").read_text().splitlines()]
     assert f"floatscope train --twin {name.removeprefix('twin-')}" in card and f"{rows[-1]['tokens']:,} tokens" in card
     gates = json.loads((WEIGHTS / name / "gates.json").read_text())
-    assert {"stable facts, closed-book", "binding, k=3", "two-hop, k=5"} <= {cell["gate"] for cell in gates}
+    assert {(gate.name, slots) for gate in GATES for slots in SLOTS} <= {
+        (cell["gate"], cell["slots"]) for cell in gates if cell["n"] >= 500
+    }
+    assert {gate.name for gate in HARDER} <= {cell["gate"] for cell in gates}
     assert all(f"| {cell['gate']} | {cell['slots']} | {cell['n']} | {cell['right']:.3f} " in card for cell in gates)
+
+
+def test_the_parent_was_trained_by_its_command():
+    settings = json.loads((WEIGHTS / "twin-parent" / "log.jsonl").read_text().splitlines()[0])
+    assert settings == {"twin": "parent", "seed": 0, **asdict(RECIPES["parent"])}
 
 
 def test_the_forks_were_trained_alike_on_the_same_number_of_tokens():
     logs = [(WEIGHTS / f"twin-{twin}" / "log.jsonl").read_text().splitlines() for twin in ("arm", "dream", "llada")]
     assert len({json.loads(log[-1])["tokens"] for log in logs}) == 1
     settings = [json.loads(log[0]) for log in logs]
-    recipe = json.loads(json.dumps(asdict(RECIPES["arm"])))  # tuples become lists
-    assert all({**one, "twin": ""} == {**recipe, "twin": "", "seed": 0} for one in settings)
+    assert all({**one, "twin": ""} == {"twin": "", "seed": 0, **asdict(RECIPES["arm"])} for one in settings)

@@ -25,17 +25,14 @@ def write_card(folder: Path, results: Sequence[GateResult]) -> Path:
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     settings, last = rows[0], rows[-1]
     twin = settings["twin"]
-    numbers = ", ".join(f"{name} {value}" for name, value in settings.items() if name not in ("twin", "history"))
-    history = (
-        f"\n- {settings['history']}" if "history" in settings else ""
-    )  # of a run that was not the command in one go
+    numbers = ", ".join(f"{name} {value}" for name, value in settings.items() if name != "twin")
     text = f"""# twin-{twin}
 
 {_WHAT[twin]}
 
 - Command: `floatscope train --twin {twin} --out DIR`
 - {numbers}
-- Trained for {last["step"]} steps, {last["tokens"]:,} tokens; last loss {last["loss"]}. Log: log.jsonl.{history}
+- Trained for {last["step"]} steps, {last["tokens"]:,} tokens; last loss {last["loss"]}. Log: log.jsonl.
 - World: `fs.world.World(0)`; gates are measured on its test split, whose fresh facts no training saw.
 
 {table(results)}

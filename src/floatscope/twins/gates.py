@@ -139,6 +139,8 @@ def _guess(sample: Sample, world: World, split: str) -> tuple[float, float]:
     pool = world.stable[relation.object] if stable else world.fresh[split][relation.object]
     if sample.answers == (UNANSWERABLE,):
         return 0.0, 0.0
+    if sample.documents and not any(sample.answers[0] in document.text for document in sample.documents):
+        return 1 / len(pool), 0.0  # whatever is stated is wrong
     stated = 0
     for document in sample.documents:
         for statement in relation.statements:

@@ -119,7 +119,7 @@ class Stream:
         draws = _draws(rng, asks, stage.once)
         sequence = Sequence([BOS_ID], [TEXT], [-1], [])
         for number in range(count):
-            ask = self._choose(rng, stage, asks, draws) if documents else self._stable(rng)
+            ask = self._choose(rng, stage, asks, draws)
             pieces = plain_template(draw.question(ask.about, ask.subject), documents if number == 0 else ())
             text = "".join(piece.text for piece in pieces)
             sequence.add(self._encode(text if number == 0 else "\n" + text).ids, TEXT)
@@ -141,16 +141,13 @@ class Stream:
 
     def _choose(self, rng: random.Random, stage: Stage, asks: list[Ask], draws: Iterator[Ask]) -> Ask:
         """Mostly the next question to the documents; some are about stable facts, some have no answer."""
-        point = rng.random()
-        if point < stage.stable:
-            return self._stable(rng)
+        point = rng.random() if asks or not stage.once else 0.0  # the parent's stream draws one even without documents
+        if not asks or point < stage.stable:
+            fact = rng.choice(self.world.stable_facts)
+            return Ask(fact.relation, fact.subject, fact.object.name)
         if point < stage.stable + stage.unanswerable:
             return _unanswerable(Draw(self.world, "train", rng), asks)
         return next(draws)
-
-    def _stable(self, rng: random.Random) -> Ask:
-        fact = rng.choice(self.world.stable_facts)
-        return Ask(fact.relation, fact.subject, fact.object.name)
 
 
 def _draws(rng: random.Random, asks: list[Ask], once: bool) -> Iterator[Ask]:
