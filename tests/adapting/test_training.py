@@ -176,7 +176,7 @@ def test_mistakes_are_sentences(parent, data_file, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"another run .*seed 0 and not 1"):
         adapt(parent, "arm", [data_file], out, QUICK, seed=1)
     (out / "checkpoint.pt").write_bytes(b"nothing")
-    with pytest.raises(UserError, match="no checkpoint of an adapter"):
+    with pytest.raises(UserError, match="no checkpoint of a training run"):
         adapt(parent, "arm", [data_file], out, QUICK)
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
     with pytest.raises(UserError, match=r"pip install 'floatscope\[adapt\]'"):

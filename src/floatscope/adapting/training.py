@@ -6,7 +6,6 @@ stopped and started again ends in the same adapter as one that was not. Gates ar
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from floatscope.adapting.gates import read_out
 from floatscope.adapting.objectives import loss_of, make_target
 from floatscope.adapting.stream import PADDING, Stream
 from floatscope.adapting.writing import write_adapter
+from floatscope.checkpoints import log_row, read_checkpoint, write_checkpoint
 from floatscope.errors import UserError
 from floatscope.qa.samples import Sample
 
@@ -136,36 +136,14 @@ class _Run:
         self.loss = math.nan
 
     def resume(self) -> None:
-        path = self.out / "checkpoint.pt"
-        if not path.exists():
-            (self.out / "log.jsonl").unlink(missing_ok=True)
+        saved = read_checkpoint(self.out, self.settings, self.fork.device)
+        if saved is None:
             return
-        try:
-            saved = torch.load(path, weights_only=True, map_location=self.fork.device)
-            settings = saved["settings"]
-        except Exception as error:  # a damaged pickle raises what it likes
-            raise UserError(
-                f"{path} is no checkpoint of an adapter ({error}); choose another folder, or delete it."
-            ) from None
-        if settings != self.settings:
-            differ = ", ".join(
-                f"{name} {settings.get(name)!r} and not {value!r}"
-                for name, value in self.settings.items()
-                if settings.get(name) != value
-            )
-            raise UserError(f"{path} belongs to another run ({differ}); choose another folder, or delete it.")
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 parameter.copy_(saved["parameters"][name])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.step, self.tokens, self.seconds = saved["step"], saved["tokens"], saved["seconds"]
-        self._cut_log()
-
-    def _cut_log(self) -> None:
-        """What a killed run logged after its last checkpoint will be logged again."""
-        path = self.out / "log.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        path.write_text("".join(line for line in lines if json.loads(line).get("step", 0) <= self.step))
 
     def save(self) -> None:
         saved = {
@@ -174,9 +152,7 @@ class _Run:
             "optimizer": self.optimizer.state_dict(),
             "step": self.step, "tokens": self.tokens, "seconds": self.seconds,
         }  # fmt: skip
-        partial = self.out / "checkpoint.part"
-        torch.save(saved, partial)
-        partial.replace(self.out / "checkpoint.pt")
+        write_checkpoint(self.out, saved)
 
     def go(
         self, stream: Stream, read_out_on: Sequence[Sample], stop_after: int | None, progress: Listener | None
@@ -236,12 +212,8 @@ class _Run:
             )
 
     def _log(self, found: dict[str, Any]) -> None:
-        """One JSON line; the first line of a log is the settings of the run."""
         row = {"step": self.step, "tokens": self.tokens, **found, "seconds": round(self.seconds, 1)}
-        path = self.out / "log.jsonl"
-        rows = [row] if path.exists() else [self.settings, row]
-        with path.open("a") as file:
-            file.writelines(json.dumps(entry) + "\n" for entry in rows)
+        log_row(self.out, self.settings, row)
 
 
 def _averages(recent: Sequence[tuple[float, int, int]]) -> dict[str, Any]:

@@ -4,7 +4,6 @@
 stopped and started again ends in the same weights as one that was not. Gates are measured by `gates`.
 """
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM
 
+from floatscope.checkpoints import log_row, read_checkpoint, write_checkpoint
 from floatscope.errors import UserError
 from floatscope.twins.architecture import Shape, load_parent, make_model, save_twin, set_visibility
 from floatscope.twins.objectives import loss_of, make_target
@@ -152,31 +152,14 @@ class _Run:
         return {"twin": self.twin, "seed": self.seed, **asdict(self.recipe)}
 
     def resume(self) -> None:
-        path = self.out / "checkpoint.pt"
-        if not path.exists():
+        saved = read_checkpoint(self.out, self.settings)
+        if saved is None:
             return
-        try:
-            saved = torch.load(path, weights_only=True)
-        except Exception as error:  # a damaged pickle raises what it likes
-            raise UserError(
-                f"{path} is no checkpoint of a twin ({error}); choose another folder, or delete it."
-            ) from None
-        if saved["settings"] != self.settings:
-            raise UserError(
-                f"{path} belongs to another run ({saved['settings']}); choose another folder, or delete it."
-            )
         self.model.load_state_dict(saved["model"])
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)
         for name in _COUNTERS:
             setattr(self, name, saved[name])
-        self._cut_log()
-
-    def _cut_log(self) -> None:
-        """What a killed run logged after its last checkpoint will be logged again."""
-        path = self.out / "log.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        path.write_text("".join(line for line in lines if json.loads(line).get("step", 0) <= self.step))
 
     def save(self) -> None:
         saved = {
@@ -184,9 +167,7 @@ class _Run:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             **{name: getattr(self, name) for name in _COUNTERS},
         }  # fmt: skip
-        partial = self.out / "checkpoint.part"
-        torch.save(saved, partial)
-        partial.replace(self.out / "checkpoint.pt")
+        write_checkpoint(self.out, saved)
 
     def go(
         self,
@@ -243,7 +224,6 @@ class _Run:
             self.since, self.recent = self.step, []
 
     def _log(self, loss: float) -> None:
-        """One JSON line; the first line of a log is the settings of the run."""
         right = sum(self.recent) / max(1, len(self.recent))
         row = {
             "step": self.step,
@@ -253,7 +233,4 @@ class _Run:
             "documents": LESSONS[self.lesson],
             "rate": round(rate_at(self.step - 1, self.recipe), 7),
         }
-        path = self.out / "log.jsonl"
-        rows = [row] if path.exists() else [self.settings, row]
-        with path.open("a") as file:
-            file.writelines(json.dumps(entry) + "\n" for entry in rows)
+        log_row(self.out, self.settings, row)
