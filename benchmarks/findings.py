@@ -3,15 +3,14 @@
     python benchmarks/findings.py                              # prints the tables
     python benchmarks/findings.py --write docs/findings.md     # puts them between the markers of that file
     python benchmarks/findings.py --figures docs/howto/images  # and draws the pictures of the how-to from these traces
-    python benchmarks/findings.py --forks smollm2-arm smollm2-dream smollm2-llada --task held_out.jsonl \\
-        --write docs/findings.md                               # the same of forks of a real model
+    python benchmarks/findings.py --run runs/smollm2 --write docs/findings.md  # the same of a study of forks
 
 Twins, their untrained versions, the parent, and the parent under full visibility (its causal mask taken away, nothing
 trained) answer the same questions of World(0)'s test split: rag with five documents, the gold one at each place, and
 for task dependence binding and two-hop questions. About four minutes on one core.
 
-Forks (names or adapter folders) come with their parent, which is the ARM fork's control, and as the MDM forks' controls
-with that parent under full visibility. Their distractors are other questions' passages, by BM25.
+Of a run (`floatscope study smollm2`) the analyses are read as they are: forks of one parent, which is among the models
+too; the ARM fork's control is that parent, the MDM forks' controls are that parent under full visibility.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,11 +43,11 @@ from floatscope.models.visibility import BIDIRECTIONAL
 from floatscope.probe.attention import Geometry, Probe, probing
 from floatscope.probe.kernel import LayerStatistics
 from floatscope.probe.layout import Layout
-from floatscope.qa.readers import read_samples
 from floatscope.qa.samples import Sample
-from floatscope.qa.stressors import Pool, StressOptions, build_conditions, stress
 from floatscope.report.drawing import save_figure
 from floatscope.report.heatmaps import trace_heatmaps
+from floatscope.study.analyses import RunTraces, read_analyses
+from floatscope.study.run import Run
 from floatscope.traces import Trace
 from floatscope.twins.tokenizer import MASK_ID
 from floatscope.twins.world import World
@@ -56,9 +55,12 @@ from floatscope.twins.world import World
 DOCUMENTS = 5
 SINK_FROM = 3  # the layer, counted from 0, from which on the parent has its sink
 SINK_DEPTHS = 6
+FINISHED = 5  # traces of a run whose finished text is read again
 PARENT_FULL = fs.Family(
     "parent-full", "LlamaForCausalLM", BIDIRECTIONAL, "shifted", mask_id=MASK_ID, sampler={"name": "dream"}
 )
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,6 @@ class Plan:
     batch: int
     full: int
     """Of every so many samples of the first task, one has its matrices kept."""
-    raw: bool = False
-    matrix_steps: tuple[int, ...] | None = None
-    markers: str = "attention"
-    """The name of the pair of markers between which the tables are written."""
 
 
 @dataclass(frozen=True)
@@ -129,56 +127,6 @@ def twins_plan(n: int) -> Plan:
     )
 
 
-def forks_plan(sources: Sequence[str], task: Path, n: int) -> Plan:
-    """The forks, their one parent, and it without its mask: n held-out questions for each place of the gold document.
-
-    Without an ARM among the forks the parent is the ARM that the MDMs are compared with.
-    """
-    forks = {Path(source).name: (source, locate(source).fork) for source in sources}
-    kinds = {name: get_family(fork.family) for name, (_, fork) in forks.items() if fork is not None}
-    parents = {fork.parent for _, fork in forks.values() if fork is not None}
-    mdms = tuple(name for name, family in kinds.items() if not family.is_arm)
-    arms = [name for name, family in kinds.items() if family.is_arm]
-    if len(kinds) < len(sources) or len(parents) != 1 or not mdms or len(arms) > 1:
-        raise UserError("--forks needs adapters of one parent under different names: one MDM or more, one ARM at most")
-    (parent,) = parents
-    called, arm = Path(parent).name, "".join(arms)
-    samples = placed(task, n)
-    return Plan(
-        cast=Cast(arm or called, mdms, {name: name for name in (*arms, *mdms)} | {called: "parent"}, "fork", called),
-        subjects=(
-            *(Subject(forks[name][0], name, trained=True) for name in (*arms, *mdms)),
-            Subject(parent, called, trained=not arms, control_of=arm),
-            *(Subject(f"{forks[name][0]}-untrained", f"{name}-untrained", control_of=name, own=False) for name in mdms),
-        ),
-        tasks={"held-out": samples},
-        samples=f"Samples a model: {len(samples)} held-out questions ({n} for each gold place).",
-        slots=12,
-        batch=10,
-        full=n,
-        raw=True,
-        matrix_steps=(11,),  # the only one that compat reads; all of them would be gigabytes a sample
-        markers="real",
-    )
-
-
-def placed(task: Path, n: int) -> list[Sample]:
-    """n questions for each place of the gold document, another n each; those with too few distractors are left out."""
-    held_out = list(read_samples(task))
-    pool, waiting = Pool(held_out), iter(held_out)
-    found: list[Sample] = []
-    for condition in build_conditions({"position": "all"}, StressOptions(documents=DOCUMENTS), baselines=False):
-        wanted = len(found) + n
-        while len(found) < wanted:
-            if (sample := next(waiting, None)) is None:
-                raise UserError(f"{task} has too few questions for {n} at each of {DOCUMENTS} places: lower --n")
-            try:
-                found.append(stress(sample, condition, pool, seed=0))
-            except UserError as error:
-                print(f"left out: {error}")
-    return found
-
-
 def sampler(model: Model, slots: int) -> AnySampler:
     """The family's own, a step for each slot."""
     steps: dict[str, Any] = {} if model.family.is_arm else {"steps": slots}
@@ -210,35 +158,27 @@ def capture(plan: Plan, subject: Subject, folder: Path) -> tuple[list[Traced], l
 def trace_task(
     plan: Plan, subject: Subject, model: Model, task: str, samples: list[Sample], folder: Path, matrices: bool = False
 ) -> Iterator[Traced]:
-    """A file a sample, batch by batch; a batch that an earlier run left in the folder is not traced again."""
+    """A file a sample, batch by batch."""
     about = {"control": "untrained", "control_of": subject.control_of} if subject.control_of else {}
-    kept: dict[str, Any] = {"keep": "matrices", "matrix_steps": plan.matrix_steps} if matrices else {}
+    kept: dict[str, Any] = {"keep": "matrices"} if matrices else {}
     for start in range(0, len(samples), plan.batch):
         batch = samples[start : start + plan.batch]
-        prompts = [fs.build_prompt(model.tokenizer, s.question, s.documents, s.answers, raw=plan.raw) for s in batch]
+        prompts = [fs.build_prompt(model.tokenizer, s.question, s.documents, s.answers) for s in batch]
         kind = f"{'matrices' if matrices else 'compact'}-{subject.name}-{task}"
         paths = [folder / f"{kind}-{number:04}.safetensors" for number in range(start, start + len(batch))]
-        if not all(is_trace_of(path, prompt.ids) for path, prompt in zip(paths, prompts, strict=True)):
-            metadata = [{"sample": s.id, "task": task, **about} for s in batch]
-            traces = fs.trace(model, prompts, sampler(model, plan.slots), metadata=metadata, **kept)
-            assert isinstance(traces, list)
-            for path, trace in zip(paths, traces, strict=True):
-                trace.save(path)
+        metadata = [{"sample": s.id, "task": task, **about} for s in batch]
+        traces = fs.trace(model, prompts, sampler(model, plan.slots), metadata=metadata, **kept)
+        assert isinstance(traces, list)
+        for path, trace in zip(paths, traces, strict=True):
+            trace.save(path)
         yield from (Traced(subject, task, path) for path in paths)
 
 
-def is_trace_of(path: Path, prompt: Any) -> bool:
-    return path.exists() and np.array_equal((kept := Trace.load(path)).canvas[: kept.prompt_length], prompt)
-
-
-def finished_text(plan: Plan, full: list[Traced]) -> pl.DataFrame:
+def finished_text(traced: Iterable[tuple[Model, Iterable[Trace]]]) -> pl.DataFrame:
     """Top-position absorption of an MDM: last captured step against one forward over the finished text, in percent."""
     rows = []
-    for subject in plan.subjects:
-        if subject.name not in plan.cast.mdms:
-            continue
-        model = open_model(subject)
-        for trace in TraceFiles(traced.path for traced in full if traced.subject == subject):
+    for model, traces in traced:
+        for trace in traces:
             finished = received(model, torch.from_numpy(trace.canvas)[None]).max(axis=-1)
             last = trace.received[-1].max(axis=-1)
             both = {"last step": 100 * float(last.mean()), "finished text": 100 * float(finished.mean())}
@@ -262,7 +202,7 @@ def received(model: Model, tokens: torch.Tensor) -> Any:
     return torch.stack([found[layer] for layer in sorted(found)]).numpy()
 
 
-def measure(plan: Plan, folder: Path, say: Any) -> tuple[dict[str, Result], list[Traced]]:
+def measure(plan: Plan, folder: Path, say: Say) -> tuple[dict[str, Result], list[Traced]]:
     """Every analysis of the first task's traces (task dependence: of all), with the controls; and the full traces."""
     compact: list[Traced] = []
     full: list[Traced] = []
@@ -274,17 +214,11 @@ def measure(plan: Plan, folder: Path, say: Any) -> tuple[dict[str, Result], list
     results = {}
     for name in ANALYSES:
         every = name == "task_dependence"
-        if every and len(plan.tasks) == 1:
-            continue
         say(f"analyse {name}")
         used = [traced for traced in compact if every or traced.task == first]
         own = full if name == "compat" else [t for t in used if t.subject.own and (t.subject.trained or not every)]
         control = [traced for traced in used if traced.subject.control_of]
-        found = analyze(name, files(own), controls=Controls(untrained=files(control)))
-        results[name] = without_control(found, plan.cast.parent)
-    if plan.cast.parent:
-        say("analyse sink")
-        results["sink"] = sink(plan, files(compact))
+        results[name] = analyze(name, files(own), controls=Controls(untrained=files(control)))
     return results, full
 
 
@@ -292,17 +226,45 @@ def files(traced: Sequence[Traced]) -> TraceFiles:
     return TraceFiles(one.path for one in traced)
 
 
-def without_control(result: Result, parent: str) -> Result:
-    """A parent that is the control of its forks has none itself; an analysis would take it for its own."""
-    untrained = pl.when(pl.col("model") != parent).then("untrained").alias("untrained")
-    tables = {
-        name: table.with_columns(untrained) if {"model", "untrained"} <= set(table.columns) else table
-        for name, table in result.tables.items()
-    }
-    return Result(result.name, tables, result.notes)
+def twins_findings(n: int, folder: Path, say: Say) -> tuple[Findings, list[Traced]]:
+    """Trace and analyse the twins; with the traces that keep matrices."""
+    plan = twins_plan(n)
+    results, full = measure(plan, folder, say)
+    say("finished text")
+    mdms = [subject for subject in plan.subjects if subject.name in plan.cast.mdms]
+    finished = finished_text((open_model(s), files([one for one in full if one.subject == s])) for s in mdms)
+    return Findings(plan.cast, results, finished, plan.samples), full
 
 
-def sink(plan: Plan, traces: TraceFiles) -> Result:
+def run_findings(folder: Path, say: Say) -> Findings:
+    """What a study of forks of one parent found, and what became of the parent's sink."""
+    run = Run(folder)
+    cast = forks_cast(run)
+    results, traces = read_analyses(run), {mdm: run.traces(mdm) for mdm in cast.mdms}
+    say("analyse sink")
+    results["sink"] = sink(cast, RunTraces([*run.traces(), *run.traces(control="untrained")]))
+    say("finished text")
+    sources = {plan.name: plan.source for plan in run.study.models}
+    models = {mdm: open_model(Subject(sources[mdm], mdm)) for mdm in cast.mdms}
+    finished = finished_text((models[mdm], TraceFiles(paths[:FINISHED])) for mdm, paths in traces.items())
+    samples = f"Samples a model: {len(traces[cast.mdms[0]])} held-out questions."
+    return Findings(cast, results, finished, samples)
+
+
+def forks_cast(run: Run) -> Cast:
+    """The parts of a study's models: one ARM fork, MDM forks, and the parent of them all."""
+    forks = {plan.name: fork for plan in run.study.models if (fork := locate(plan.source).fork) is not None}
+    arms = [name for name, fork in forks.items() if get_family(fork.family).is_arm]
+    mdms = tuple(name for name in forks if name not in arms)
+    parents = {fork.parent for fork in forks.values()}
+    known = {plan.source: plan.name for plan in run.study.models}
+    if len(arms) != 1 or not mdms or len(parents) != 1 or not parents <= known.keys():
+        raise UserError(f"{run.folder} is no study of one ARM fork, MDM forks and the parent of them all")
+    parent = known[parents.pop()]
+    return Cast(arms[0], mdms, {name: name for name in (*arms, *mdms)} | {parent: "parent"}, "fork", parent)
+
+
+def sink(cast: Cast, traces: Iterable[Trace]) -> Result:
     """Received attention at the first token by layer, in percent, of forks, parent and untrained forks; and changes."""
 
     def at_first(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any]:
@@ -316,16 +278,16 @@ def sink(plan: Plan, traces: TraceFiles) -> Result:
         return {"layers": names, "visibility": seen, "value": value, "uniform": uniform}
 
     panel = collect(traces, ("layers", "visibility"), at_first)
-    return Result("sink", {"sink": summarise(panel, Options()), "sink_steps": changes(plan, readable(panel.samples))})
+    return Result("sink", {"sink": summarise(panel, Options()), "sink_steps": changes(cast, readable(panel.samples))})
 
 
-def changes(plan: Plan, samples: pl.DataFrame) -> pl.DataFrame:
+def changes(cast: Cast, samples: pl.DataFrame) -> pl.DataFrame:
     """What removing the mask and what training did to the mean over layers, paired by sample."""
     mean = samples.filter(pl.col("layers").str.starts_with("layers"))
     by_model = {name: dict(part.select("sample", "value").iter_rows()) for (name,), part in mean.group_by("model")}
-    parent, rows = plan.cast.parent, []
-    wanted = [("trained, mask kept", parent, plan.cast.arm)] if plan.cast.arm != parent else []
-    for mdm in plan.cast.mdms:
+    parent, rows = cast.parent, []
+    wanted = [("trained, mask kept", parent, cast.arm)]
+    for mdm in cast.mdms:
         removed = f"{mdm}-untrained"
         wanted += [("mask removed", parent, removed), ("then trained", removed, mdm), ("both", parent, mdm)]
     for change, start, end in wanted:
@@ -335,11 +297,11 @@ def changes(plan: Plan, samples: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows).with_columns(pl.col(pl.Float64).fill_nan(None))
 
 
-def draw(plan: Plan, results: dict[str, Result], full: list[Traced], folder: Path) -> None:
+def draw(found: Findings, full: list[Traced], folder: Path) -> None:
     """The pictures of the how-to."""
-    for name in ANALYSES.keys() & results.keys():
-        save_figure(ANALYSES[name].figure(results[name]), folder / name, ("svg",))
-    one = files([traced for traced in full if traced.subject.name == plan.cast.mdms[-1]][:1])
+    for name in ANALYSES:
+        save_figure(ANALYSES[name].figure(found.results[name]), folder / name, ("svg",))
+    one = files([traced for traced in full if traced.subject.name == found.cast.mdms[-1]][:1])
     for chart in trace_heatmaps("drift", one, 2).values():
         save_figure(chart, folder / "temporal_heatmap", ("svg",))
     for chart in trace_heatmaps("qk", one, 2).values():
@@ -358,38 +320,33 @@ def write(path: Path, markers: str, text: str) -> None:
 
 
 def main() -> None:
-    """Trace, analyse, print, and write where asked."""
+    """Trace and analyse, or read a run; print, and write where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--forks", nargs="+", help="forks in place of the twins: names or adapter folders")
-    parser.add_argument("--task", type=Path, help="the forks' held-out questions")
-    parser.add_argument("--n", type=int, default=10, help="questions for each place of the gold document")
+    parser.add_argument("--run", type=Path, help="a run of forks with their parent, in place of the twins")
+    parser.add_argument("--n", type=int, default=10, help="questions for each place of the gold document (twins)")
     parser.add_argument("--write", type=Path, help="a page with the markers")
-    parser.add_argument("--figures", type=Path, help="folder for the how-to's pictures")
-    parser.add_argument("--traces", type=Path, help="keep the traces in this folder, and use those already there")
+    parser.add_argument("--figures", type=Path, help="folder for the how-to's pictures (twins)")
     arguments = parser.parse_args()
-    if (arguments.forks is None) != (arguments.task is None):
-        parser.error("--forks and --task go together")
     torch.set_num_threads(1)
     start = time.perf_counter()
 
     def say(what: str) -> None:
         print(f"{time.perf_counter() - start:6.0f} s  {what}", flush=True)
 
-    try:
-        plan = forks_plan(arguments.forks, arguments.task, arguments.n) if arguments.forks else twins_plan(arguments.n)
-    except UserError as error:
-        raise SystemExit(str(error)) from error
     with tempfile.TemporaryDirectory() as scratch:
-        folder = arguments.traces or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        results, full = measure(plan, folder, say)
-        say("finished text")
-        text = render(Findings(plan.cast, results, finished_text(plan, full), plan.samples))
+        try:
+            if arguments.run:
+                found, full = run_findings(arguments.run, say), []
+            else:
+                found, full = twins_findings(arguments.n, Path(scratch), say)
+        except UserError as error:
+            raise SystemExit(str(error)) from error
+        text = render(found)
         print(text)
         if arguments.write:
-            write(arguments.write, plan.markers, text)
-        if arguments.figures:
-            draw(plan, results, full, arguments.figures)
+            write(arguments.write, "real" if arguments.run else "attention", text)
+        if arguments.figures and full:
+            draw(found, full, arguments.figures)
     say("done")
 
 

@@ -314,7 +314,7 @@ def sink_sentence(found: Findings) -> str:
         return f"The ARM twin's sink on bos, above uniform causal attention and the untrained twin: **{sink}**."
     alone = words[above(bos, bos["uniform"])]
     told = f"The sink on bos of the ARM ({cast.names[cast.arm]}), above uniform causal attention: **{alone}**"
-    return f"{told}." if cast.arm == cast.parent else f"{told}; above the sink that its parent has, too: **{sink}**."
+    return f"{told}; above the sink that its parent has, too: **{sink}**."
 
 
 def sink_table(found: Findings) -> str:
@@ -322,7 +322,7 @@ def sink_table(found: Findings) -> str:
     table, steps = found.table("sink"), found.table("sink", "sink_steps")
     layers = table["layers"].unique(maintain_order=True).to_list()
     cast, lines, even = found.cast, [], {}
-    for model in dict.fromkeys([cast.parent, *(f"{mdm}-untrained" for mdm in cast.mdms), *cast.mdms, cast.arm]):
+    for model in (cast.parent, *(f"{mdm}-untrained" for mdm in cast.mdms), *cast.mdms, cast.arm):
         rows = [pick(table, model, layers=name) for name in layers]
         visibility = str(rows[0]["visibility"])
         lines.append([sink_name(cast, model), visibility, *(interval(row, 2) for row in rows)])
@@ -363,7 +363,9 @@ def render(found: Findings) -> str:
         "Shallow structural, deep lexical (`analyze token_classes`)": classes_table(found),
         "Dispersion (`analyze dispersion`)": dispersion_table(found),
         "Task dependence (`analyze task_dependence`)": tasks_table(found) if "task_dependence" in found.results else "",
-        "Compat: what the published quirks change (`analyze compat`, mean over layers)": compat_table(found),
+        "Compat: what the published quirks change (`analyze compat`, mean over layers)": compat_table(found)
+        if "compat" in found.results
+        else "",
         "Compat: the last step stands for the finished text (top position, %)": markdown(
             ["model", "last step", "finished text", "largest difference in a layer"], forward
         ),

@@ -96,6 +96,8 @@ def test_check_says_what_is_missing_and_runs_nothing(monkeypatch, capsys, tmp_pa
     assert "LLaDA-8B-Instruct): its weights are not on this machine" in shown and "no file data/nq.jsonl" in shown
     code, shown, _ = run(monkeypatch, capsys, "study", "demo", "--check")
     assert code == 0 and "all of its parts are ready" in shown
+    code, _, told = run(monkeypatch, capsys, "study", "smollm2")
+    assert code == 2 and "needs data/smollm2/held_out.jsonl, seen from this folder: docs/howto/study.md says" in told
     assert list(tmp_path.iterdir()) == []
     bad = tmp_path / "bad.toml"
     bad.write_text('name = "x"\n\n[[model]]\nname = "twin-arm"\n')

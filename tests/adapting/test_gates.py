@@ -98,7 +98,7 @@ def test_the_card_says_how_the_fork_was_made(folder, parent, data_file):
     ):
         assert part in card
     assert [row["gate"] for row in json.loads((folder / "gates.json").read_text())] == [r.gate for r in results]
-    assert told == [(i, 5) for i in range(5)]
+    assert told == [(i, 4) for i in range(4)]
 
 
 def test_mistakes_are_sentences(folder, held_out, tmp_path):

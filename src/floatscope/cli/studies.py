@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from floatscope.errors import UserError
+
 if TYPE_CHECKING:
     from floatscope.study.plan import Study
 
@@ -35,7 +37,7 @@ def study(
     Parameters
     ----------
     study
-        demo, paper, or a .toml file.
+        demo, paper, smollm2 (these two need weights and data: docs/howto/study.md), or a .toml file.
     out
         The run folder; default: runs/NAME. One that is there is taken up where it stopped.
     limit
@@ -53,9 +55,10 @@ def study(
     retry
         Run units again that failed before.
     """
-    from floatscope.study.study_file import find_study, read_study
+    from floatscope.study.study_file import SHIPPED, find_study, read_study
 
-    plan = read_study(find_study(study))
+    file = find_study(study)
+    plan = read_study(file)
     given = {"seed": seed, "batch": batch, "workers": workers}
     plan = replace(plan, **{name: value for name, value in given.items() if value is not None})
     if limit is not None:
@@ -63,6 +66,8 @@ def study(
         plan = replace(plan, limit=min(limit, plan.limit), tasks=tasks)
     if check:
         return _check(plan)
+    if file.parent == SHIPPED:
+        _refuse_without_data(plan)
     if dry_run:
         return _estimate(plan)
     return _run(plan, out or Path("runs") / plan.name, retry)
@@ -84,6 +89,17 @@ def report(run: Path, /) -> None:
 
     found = Run(run)
     print(write_report(found, read_analyses(found)))
+
+
+def _refuse_without_data(plan: Study) -> None:
+    """A study that comes with the package, but not its data."""
+    from floatscope.study.tasks import missing_files
+
+    if missing := [path for task in plan.tasks for path in missing_files(task)]:
+        raise UserError(
+            f"The study {plan.name} needs {', '.join(missing)}, seen from this folder: docs/howto/study.md says where "
+            "its data comes from."
+        )
 
 
 def _run(plan: Study, out: Path, retry: bool) -> int:

@@ -55,6 +55,8 @@ class Fork:
     """The parent's token that stands for the mask; None for an ARM."""
     parent_sha256: str = ""
     """`parent_hash` of the weights that it was trained on; empty if nobody knows."""
+    chat: bool = False
+    """Whether it is asked in its parent's chat template; what `adapt` makes is trained on bare prompts."""
     floatscope: str = __version__
     """The version that trained it."""
 
@@ -102,7 +104,7 @@ def read_fork(folder: Path) -> Fork:
         parent = _read(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
         if not isinstance(parent, str) or not parent:
             raise UserError(f"{folder / ADAPTER_CONFIG} names no parent in base_model_name_or_path: add it")
-        return Fork(parent, "arm")
+        return Fork(parent, "arm", chat=True)
     told = _read(folder / FORK)
     for key in ("parent", "to"):
         if not isinstance(told.get(key), str) or not told[key]:

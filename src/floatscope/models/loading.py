@@ -92,6 +92,8 @@ def load(
     if fork is not None and place.adapter is not None:
         check_parent(fork, path, str(source))
         merge(backbone, place.adapter, fork)
+    if fork is not None and not fork.chat and tokenizer is not None:
+        tokenizer.chat_template = None
     refuse_broken(backbone, str(source))
     mask_id = fork.mask_id if fork is not None and mask_id is None else mask_id
     model = Model(backbone, chosen, tokenizer, name=_name(source), mask_id=mask_id)

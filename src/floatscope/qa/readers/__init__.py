@@ -132,7 +132,7 @@ def _first_reason(head: list[Record | WrongRecord]) -> str:
 def _existing(source: str) -> Path:
     path = Path(source)
     if not path.exists():
-        raise UserError(f"There is no file {source}.")
+        raise UserError(f"There is no file {source}: check its name; a relative path starts where the command runs.")
     if path.is_dir():
         raise UserError(f"{source} is a folder: name a file in it.")
     return path
