@@ -291,7 +291,10 @@ def changes(cast: Cast, samples: pl.DataFrame) -> pl.DataFrame:
         removed = f"{mdm}-untrained"
         wanted += [("mask removed", parent, removed), ("then trained", removed, mdm), ("both", parent, mdm)]
     for change, start, end in wanted:
-        differences = np.array([by_model[end][sample] - value for sample, value in by_model[start].items()])
+        before, after = by_model.get(start, {}), by_model.get(end, {})
+        if not (both := before.keys() & after.keys()):
+            raise UserError(f"the run has no traces of {start} and {end} on the same samples: run it to its end")
+        differences = np.array([after[sample] - before[sample] for sample in sorted(both)])
         value, low, high, *_ = (float(part[0]) for part in bootstrap_mean(differences[:, None]))
         rows.append({"change": change, "start": start, "end": end, "value": value, "low": low, "high": high})
     return pl.DataFrame(rows).with_columns(pl.col(pl.Float64).fill_nan(None))

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from floatscope.errors import UserError
 
-LOG = "log.jsonl"
+CHECKPOINT, LOG = "checkpoint.pt", "log.jsonl"
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """What the disk refuses becomes a sentence; torch and safetensors tell of it in errors of their own."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        words = next(iter(str(getattr(error, "strerror", None) or error).splitlines()), "")
+        raise UserError(
+            f"The training run cannot be written to {out} ({words}): make room, or check its permissions; then run "
+            "the same command, which goes on from the last checkpoint."
+        ) from error
 
 
 def read_checkpoint(
@@ -21,7 +37,7 @@ def read_checkpoint(
 
     A killed run may have logged more than it kept: that will be logged again.
     """
-    path, log = out / "checkpoint.pt", out / LOG
+    path, log = out / CHECKPOINT, out / LOG
     if not path.exists():
         log.unlink(missing_ok=True)
         return None
@@ -37,21 +53,32 @@ def read_checkpoint(
             if found.get(name) != value
         )
         raise UserError(f"{path} belongs to another run ({differ}); choose another folder, or delete it.")
-    lines = log.read_text().splitlines(keepends=True) if log.exists() else []
-    log.write_text("".join(line for line in lines if json.loads(line).get("step", 0) <= saved["step"]))
+    if log.exists():
+        lines = log.read_text().splitlines(keepends=True)
+        with writing(out):
+            log.write_text("".join(line for line in lines if _step(line) <= saved["step"]))
     return saved
+
+
+def _step(line: str) -> float:
+    """The step of a line of a log, 0 of the settings; a line that was cut off comes after all others."""
+    try:
+        return json.loads(line).get("step", 0)
+    except ValueError:
+        return math.inf
 
 
 def write_checkpoint(out: Path, saved: Mapping[str, Any]) -> None:
     """Put a checkpoint in the place of the last; it holds `settings` and `step` beside what the run needs."""
     partial = out / "checkpoint.part"
-    torch.save(saved, partial)
-    partial.replace(out / "checkpoint.pt")
+    with writing(out):
+        torch.save(saved, partial)
+        partial.replace(out / CHECKPOINT)
 
 
 def log_row(out: Path, settings: Mapping[str, Any], row: Mapping[str, Any]) -> None:
     """One JSON line more; the first line of a log is the settings of the run."""
     path = out / LOG
-    rows = [row] if path.exists() else [settings, row]
-    with path.open("a") as file:
+    rows = [row] if path.exists() and path.stat().st_size else [settings, row]
+    with writing(out), path.open("a") as file:
         file.writelines(json.dumps(entry) + "\n" for entry in rows)

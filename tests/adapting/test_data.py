@@ -46,6 +46,29 @@ def test_no_passage_and_no_question_is_in_both_parts(rows, windows, tmp_path):
     assert 12 <= len(data.held_out) <= 14 and train <= {normalise(passage.text) for passage in data.passages}
 
 
+def test_no_version_of_a_held_out_passage_is_trained_on(rows, windows, tmp_path):
+    """The same text under another title, a passage with another beginning, and a second gold passage."""
+    second = {**rows[5]["documents"][0], "text": f"{rows[5]['answers'][0]} is a place, {'far away ' * 9}and old."}
+    doubled = [*rows[:5], {**rows[5], "documents": [*rows[5]["documents"], second]}, *rows[6:]]
+    plain = read_data([written(tmp_path / "plain.jsonl", doubled)], 12, windows)
+    versions = []
+    for number, row in enumerate(rows):
+        (document,) = row["documents"]
+        text = document["text"] if number % 2 else "Once upon a time " + document["text"]
+        changed = {**document, "title": f"{document['title']} again", "text": text}
+        versions.append({**row, "question": f"{row['question']} {number}", "documents": [changed]})
+    data = read_data([written(tmp_path / "versions.jsonl", [*rows, *versions])], 40, windows)
+    assert 0 < len(data.held_out) < 40 and len(plain.held_out) == 12
+    for part in (plain, data):
+        trained = [normalise(d.text) for d in (*part.passages, *(s.documents[0] for s in part.train))]
+        for sample in part.held_out:
+            words = normalise(sample.documents[0].text).split()
+            runs = [" ".join(words[i : i + 13]) for i in range(len(words) - 12)]
+            assert runs and not any(run in text for run in runs for text in trained)
+    held = {s.question for s in plain.held_out}
+    assert rows[5]["question"] not in held or second["text"] not in {p.text for p in plain.passages}
+
+
 def test_the_held_out_part_follows_from_passages_alone(rows, windows, tmp_path):
     turned = written(tmp_path / "turned.jsonl", rows[::-1])
     straight = written(tmp_path / "straight.jsonl", rows)
@@ -126,6 +149,12 @@ def test_data_that_cannot_be_trained_on_is_refused_in_a_sentence(rows, windows, 
         read_data([written(tmp_path / "none.jsonl", [{"question": "who", "documents": []}] * 2)], 1, windows)
     with pytest.raises(UserError, match="too few to hold out 60"):
         read_data([written(tmp_path / "few.jsonl", rows)], 60, windows)
+    (tmp_path / "more").mkdir()
+    with pytest.raises(UserError, match="same name"):
+        read_data([bare, written(tmp_path / "more" / "bare.jsonl", rows)], 1, windows)
+    with pytest.raises(UserError, match="shares words with a training passage"):
+        read_data([written(tmp_path / "one.jsonl", [{**rows[0], "documents": [{**rows[0]["documents"][0], "title": t}],
+                                                     "question": t} for t in "ab"])], 1, windows)  # fmt: skip
     with pytest.raises(UserError, match="--held-out is 0"):
         split([], 0)
     with pytest.raises(UserError, match="window of 3 tokens"):

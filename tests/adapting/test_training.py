@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import floatscope as fs
 from floatscope.adapting.forks import Fork, choose_mask_token
-from floatscope.adapting.training import Recipe, adapt, rate_at
+from floatscope.adapting.training import Recipe, adapt, rate_at, split_only
 from floatscope.adapting.writing import ship
 from floatscope.errors import UserError
 from floatscope.models.adapters import read_fork, write_fork
@@ -73,7 +73,7 @@ def test_a_resumed_run_ends_in_the_same_adapter(trained, parent, data_file, tmp_
     adapt(parent, trained.name, [data_file], out, QUICK, seed=3, stop_after=3)
     assert not (out / "adapter_model.safetensors").exists()
     with (out / "log.jsonl").open("a") as log:  # logged after the last checkpoint, then killed
-        log.write('{"step": 6}\n')
+        log.write('{"step": 6}\n{"step": 7, "lo')
     adapt(parent, trained.name, [data_file], out, QUICK, seed=3)
     names = ["adapter_model.safetensors"] + ["mask_embedding.safetensors"] * (trained.name != "arm")
     for name in names:
@@ -191,6 +191,22 @@ def test_mistakes_are_sentences(parent, data_file, tmp_path, monkeypatch):
     out = adapt(parent, "arm", [data_file], tmp_path / "c", QUICK, stop_after=1)
     with pytest.raises(UserError, match=r"another run .*seed 0 and not 1"):
         adapt(parent, "arm", [data_file], out, QUICK, seed=1)
+    held_out = (out / "held_out.jsonl").read_text()
+    with pytest.raises(UserError, match=r"another run .*held_out 12 and not 20"):
+        adapt(parent, "arm", [data_file], out, replace(QUICK, held_out=20))
+    with pytest.raises(UserError, match="holds a fork"):
+        split_only(fs.load(parent).tokenizer, [data_file], out, replace(QUICK, held_out=20))
+    assert (out / "held_out.jsonl").read_text() == held_out
+    changed = shutil.copytree(parent, tmp_path / "changed")
+    weights = load_file(changed / "model.safetensors")
+    weights["model.norm.weight"][0] += 1
+    again = adapt(changed, "arm", [data_file], tmp_path / "e", QUICK, stop_after=1)
+    save_file(weights, changed / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"another run .*parent_sha256"):
+        adapt(changed, "arm", [data_file], again, QUICK)
+    (tmp_path / "f" / "checkpoint.part").mkdir(parents=True)  # a place that cannot be written
+    with pytest.raises(UserError, match=r"cannot be written to .*make room"):
+        adapt(parent, "arm", [data_file], tmp_path / "f", QUICK, stop_after=1)
     (out / "checkpoint.pt").write_bytes(b"nothing")
     with pytest.raises(UserError, match="no checkpoint of a training run"):
         adapt(parent, "arm", [data_file], out, QUICK)
@@ -208,6 +224,11 @@ def test_a_parent_of_other_layers_or_too_short_a_context_is_refused(parent, data
     GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2)).save_pretrained(other)
     with pytest.raises(UserError, match="GPT2LMHeadModel without layers q_proj"):
         adapt(other, "dream", [data_file], tmp_path / "a", QUICK)
+    scaled = shutil.copytree(parent, tmp_path / "scaled")
+    config = json.loads((scaled / "config.json").read_text())
+    (scaled / "config.json").write_text(json.dumps(config | {"final_logit_softcapping": 30.0}))
+    with pytest.raises(UserError, match="has final_logit_softcapping"):
+        adapt(scaled, "dream", [data_file], tmp_path / "c", QUICK)
     short = tmp_path / "short"
     model = fs.load(parent, check=False)
     model.backbone.config.max_position_embeddings = 32

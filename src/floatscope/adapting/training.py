@@ -22,13 +22,14 @@ from floatscope.adapting.gates import read_out
 from floatscope.adapting.objectives import loss_of, make_target
 from floatscope.adapting.stream import PADDING, Stream
 from floatscope.adapting.writing import write_adapter
-from floatscope.checkpoints import log_row, read_checkpoint, write_checkpoint
+from floatscope.checkpoints import CHECKPOINT, log_row, read_checkpoint, write_checkpoint, writing
 from floatscope.errors import UserError
 from floatscope.qa.samples import Sample
 
 BETAS = (0.9, 0.98)
 LOG_EVERY, SAVE_EVERY, READ_EVERY = 5, 25, 50
 READ_OUT = 20  # held-out questions in a read-out
+HELD_OUT = "held_out.jsonl"
 
 
 @dataclass(frozen=True)
@@ -95,29 +96,44 @@ def adapt(
     """
     recipe = recipe or Recipe()
     fork = Fork(parent, to, recipe.rank, seed, device)
-    data, windows, held_out = split_data(fork.tokenizer, files, out, recipe)
-    run = _Run(fork, out, recipe, seed, {"parent": str(parent), "data": data.files})
+    data, windows, held_out = split_data(fork.tokenizer, files, recipe)
+    make_folder(out)
+    source = {"parent": str(parent), "parent_sha256": fork.parent_sha256, "data": data.files}
+    run = _Run(fork, out, recipe, seed, source)
     run.resume()
+    with writing(out):
+        write_samples(held_out, out / HELD_OUT)
     stream = Stream(data, windows, fork.tokenizer, fork.eos_id, seed, recipe.batch)
     run.go(stream, held_out[:READ_OUT], stop_after, progress)
     if run.step >= recipe.steps:
-        write_adapter(fork, out, merge=merge)
+        with writing(out):
+            write_adapter(fork, out, merge=merge)
     return out
 
 
-def split_data(
-    tokenizer: Any, files: Sequence[str | Path], out: Path, recipe: Recipe
-) -> tuple[Data, Windows, tuple[Sample, ...]]:
-    """The data, what cuts it, and the held-out questions, which out/held_out.jsonl gets."""
+def split_only(tokenizer: Any, files: Sequence[str | Path], out: Path, recipe: Recipe) -> int:
+    """Write out/held_out.jsonl without any training, and return how many questions it has."""
+    if (out / CHECKPOINT).exists():
+        raise UserError(f"{out} holds a fork, whose own held-out questions are there: choose another folder.")
+    *_, held_out = split_data(tokenizer, files, recipe)
+    make_folder(out)
+    with writing(out):
+        write_samples(held_out, out / HELD_OUT)
+    return len(held_out)
+
+
+def split_data(tokenizer: Any, files: Sequence[str | Path], recipe: Recipe) -> tuple[Data, Windows, tuple[Sample, ...]]:
+    """The data, what cuts it, and the held-out questions."""
+    windows = Windows(tokenizer, recipe.window)
+    data = read_data(files, recipe.held_out, windows)
+    return data, windows, held_out_samples(data, windows)
+
+
+def make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"Cannot make the folder {out} for the adapter ({error.strerror}); name another one.") from None
-    windows = Windows(tokenizer, recipe.window)
-    data = read_data(files, recipe.held_out, windows)
-    held_out = held_out_samples(data, windows)
-    write_samples(held_out, out / "held_out.jsonl")
-    return data, windows, held_out
 
 
 class _Run:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from floatscope.adapting.forks import Fork
 from floatscope.errors import UserError
 from floatscope.models import adapters
-from floatscope.models.loading import load, resolve
+from floatscope.models.loading import load
 
 MERGED = "merged"
 SHIPPED = (adapters.ADAPTER_CONFIG, adapters.ADAPTER_WEIGHTS, adapters.FORK, adapters.MASK_EMBEDDING)
@@ -29,7 +29,9 @@ def write_adapter(fork: Fork, out: Path, merge: bool = False) -> None:
     (out / adapters.ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     if fork.mask_embedding is not None:
         save_file({"mask_embedding": fork.mask_embedding.detach().cpu().clone()}, out / adapters.MASK_EMBEDDING)
-    about = adapters.Fork(fork.name, fork.to, fork.mask_id, adapters.parent_hash(resolve(fork.name)))  # pyright: ignore[reportArgumentType]
+    local = Path(fork.name).expanduser()
+    parent = str(local.resolve()) if local.exists() else fork.name  # a path must mean the same from every folder
+    about = adapters.Fork(parent, fork.to, fork.mask_id, fork.parent_sha256)  # pyright: ignore[reportArgumentType]
     adapters.write_fork(out, about)
     if merge:
         write_merged(out)

@@ -66,22 +66,23 @@ def adapt(
     """
     if samples < 1:
         raise UserError(f"Gates need at least one sample each, not --samples {samples}.")
+    from floatscope.adapting import training
     from floatscope.adapting.cards import report
+    from floatscope.adapting.forks import parent_tokenizer
     from floatscope.adapting.gates import table
-    from floatscope.adapting.training import Progress, Recipe, split_data
-    from floatscope.adapting.training import adapt as train_fork
     from floatscope.models.loading import load
 
-    recipe = Recipe(steps=steps, rank=rank, window=window, held_out=held_out)
+    recipe = training.Recipe(steps=steps, rank=rank, window=window, held_out=held_out)
     if split_only:
-        *_, questions = split_data(load(parent, check=False).tokenizer, data, out, recipe)
-        print(f"{len(questions)} held-out questions: {out / 'held_out.jsonl'}")
+        tokenizer = parent_tokenizer(load(parent, check=False))
+        count = training.split_only(tokenizer, data, out, recipe)
+        print(f"{count} held-out questions: {out / training.HELD_OUT}")
         return
     with progress_bar() as bar:
         task = bar.add_task(f"adapting to {to}", total=None, visible=False)
         right = ""
 
-        def tell(now: Progress) -> None:
+        def tell(now: training.Progress) -> None:
             nonlocal right
             if now.read_out is not None:
                 right = f", held-out right {now.read_out:.2f}"
@@ -91,8 +92,8 @@ def adapt(
         def tell_gate(gate: str, done: int, gates: int) -> None:
             bar.update(task, description=f"gates: {gate}", completed=done, total=gates, visible=True)
 
-        folder = train_fork(parent, to, data, out, recipe, seed, device, progress=tell, merge=merge)
+        folder = training.adapt(parent, to, data, out, recipe, seed, device, progress=tell, merge=merge)
         bar.reset(task)
-        results = report(folder, samples, data_note, tell_gate)
+        results = report(folder, samples, data_note, tell_gate, device)
     print(table(results))
     print(f"\nAdapter, log and card: {folder}")

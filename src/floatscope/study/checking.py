@@ -30,13 +30,15 @@ def check_study(study: Study) -> list[Finding]:
 
 
 def _model_lacks(study: Study, plan: ModelPlan) -> str:
-    from floatscope.models.adapters import is_adapter, read_fork
+    from floatscope.models.adapters import absent_files, is_adapter, read_fork
     from floatscope.models.families import get_family
     from floatscope.models.loading import Place, read_config, refuse_pickles
 
     try:
         folder = _local_folder(plan.source)
         fork = read_fork(folder) if folder is not None and is_adapter(folder) else None
+        if folder is not None and fork is not None and (absent := absent_files(folder, fork)):
+            return f"{folder} lacks {absent[0]}"
         folder = _local_folder(fork.parent) if fork else folder
         if folder is None:
             return "its weights are not on this machine: they will be downloaded from the hub when the study runs"
@@ -57,7 +59,8 @@ def _model_lacks(study: Study, plan: ModelPlan) -> str:
 def _local_folder(source: str) -> Path | None:
     """Where a model is on this machine: a twin, a path, or the hub's cache; None for a hub id that is not there."""
     from floatscope.models.adapters import before_training
-    from floatscope.models.loading import HUB_PATTERNS, resolve
+    from floatscope.models.loading import resolve
+    from floatscope.models.pulling import HUB_PATTERNS
     from floatscope.twins.architecture import SHIPPED
 
     source = before_training(source) or source

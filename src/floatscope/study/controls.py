@@ -33,7 +33,14 @@ def load_untrained(plan: ModelPlan) -> Model:
     """The model before training: a twin's or a fork's own untrained version, or the checkpoint's weights drawn anew."""
     untrained = f"{plan.source}-{UNTRAINED}"
     if plan.source in SHIPPED or before_training(untrained) is not None:
-        model = load(untrained, dtype=plan.dtype, device=plan.device, device_map=plan.device_map)
+        model = load(
+            untrained,
+            family=plan.family,
+            dtype=plan.dtype,
+            device=plan.device,
+            device_map=plan.device_map,
+            mask_id=plan.mask_id,
+        )
     else:
         model = load_model(plan)
         randomise(model.backbone)
