@@ -7,10 +7,10 @@ import pytest
 
 import floatscope as fs
 from floatscope.adapting.cards import report, write_card
-from floatscope.adapting.gates import GATES, MASKED, TEXT_GATE, answer, conditions, guess, measure, recover, table
+from floatscope.adapting.gates import GATES, MASKED, TEXT_GATE, answer, guess, measure, recover, table
 from floatscope.adapting.training import Recipe, adapt
 from floatscope.errors import UserError
-from floatscope.qa.metrics import accuracy, exact_match, mentions
+from floatscope.qa.metrics import accuracy, exact_match
 from floatscope.qa.readers import read_samples
 from floatscope.qa.samples import Document, Sample
 
@@ -27,24 +27,12 @@ def held_out(folder):
     return list(read_samples(folder / "held_out.jsonl"))
 
 
-def test_gold_stands_anywhere_among_distractors_without_an_answer(held_out):
-    places = set()
-    for sample, original in zip(conditions(held_out, 5, 14), held_out, strict=True):
-        gold = [d.gold for d in sample.documents]
-        assert len(gold) == 5 and sum(gold) == 1
-        assert original.documents[0] == sample.documents[gold.index(True)]
-        assert not any(mentions(d.text, sample.answers) for d in sample.documents if not d.gold)
-        places.add(gold.index(True))
-    assert len(places) > 2
-    assert all(s.documents == () for s in conditions(held_out, 0, 3)) and conditions(held_out, 50, 14) == []
-
-
 def test_a_gate_counts_what_the_answers_give(folder, held_out):
     model, untrained = fs.load(folder), fs.load(f"{folder}-untrained", check=False)
     results = measure(model, untrained, held_out, 6)
     assert [r.gate for r in results] == [*(g.name for g in GATES), TEXT_GATE]
     for gate, result in zip(GATES, results, strict=False):
-        samples = conditions(held_out, gate.documents, 6)
+        samples = [s if gate.documents else replace(s, documents=()) for s in held_out[:6]]
         said = answer(model, samples)
         right = [accuracy(text, s.answers) for text, s in zip(said, samples, strict=True)]
         exact = [exact_match(text, s.answers) for text, s in zip(said, samples, strict=True)]
@@ -60,9 +48,11 @@ def test_an_answer_is_what_the_model_says_up_to_its_first_eos(folder, parent, he
     mdm = model.mask_id is not None
     sampler = fs.LLaDASampler(steps=12, length=12, hold_eos=True) if mdm else fs.AutoregressiveSampler(length=12)
     samples = []
-    for sample in conditions(held_out, 1, 6):
+    for sample in held_out[:6]:
         prompt = fs.build_prompt(model.tokenizer, sample.question, sample.documents, raw=True)
-        ids = fs.generate(model, prompt.ids, sampler).answer.tolist()
+        found = fs.generate(model, prompt.ids, sampler)
+        assert not isinstance(found, list)
+        ids = found.answer.tolist()
         said = []
         while ids and ids[0] not in model.eos_ids:
             said.append(ids.pop(0))
@@ -117,7 +107,7 @@ def test_the_card_says_how_the_fork_was_made(folder, parent, data_file):
     ):
         assert part in card
     assert [row["gate"] for row in json.loads((folder / "gates.json").read_text())] == [r.gate for r in results]
-    assert told == [(i, 4) for i in range(4)]
+    assert told == [(i, 3) for i in range(3)]
 
 
 def test_mistakes_are_sentences(folder, held_out, tmp_path):
@@ -126,5 +116,3 @@ def test_mistakes_are_sentences(folder, held_out, tmp_path):
     model = fs.load(folder, check=False)
     with pytest.raises(UserError, match="at least one sample"):
         measure(model, model, held_out, 0)
-    few = measure(model, model, held_out[:2], 2)
-    assert few[2].n == 0 and few[2].passed is None and "too few documents" in table(few)

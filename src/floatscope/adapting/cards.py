@@ -52,7 +52,7 @@ def write_card(folder: Path, results: Sequence[GateResult], data_note: str = "")
 {gates_table(results)}
 
 "right": an accepted answer stands in what the model says, after normalisation. {_DECODING[to]}
-Documents are windows of about {settings["window"]} tokens; distractors come by BM25 from the other held-out questions.
+Documents are windows of about {settings["window"]} tokens.
 "guess" is the chance of being right with any name or number in the documents, or, without documents, with the commonest
 answer.
 The bar of running text, the share of masked tokens recovered, is what the same fork gives before training on the same

@@ -21,7 +21,6 @@ from floatscope.qa.metrics import accuracy, exact_match
 from floatscope.qa.prompts import build_prompt, surroundings
 from floatscope.qa.samples import Sample
 from floatscope.qa.statistics import Interval, mean_interval, paired_difference, proportion_interval
-from floatscope.qa.stressors.pool import Pool
 
 SLOTS = 12
 BATCH = 10
@@ -33,25 +32,21 @@ _PHRASE = re.compile(r"[A-Z][\w'’.-]*(?: (?:of |the |and )?[A-Z][\w'’.-]*)*|
 
 @dataclass(frozen=True)
 class Gate:
-    """So many documents, the gold one anywhere among them; what share of answers must be right (None: only watched)."""
+    """Held-out questions with or without their gold passage; what share must be right (None: only watched)."""
 
     name: str
-    documents: int
+    documents: bool
     least: float | None = None
 
 
-GATES = (
-    Gate("closed-book", 0),
-    Gate("oracle, 1 document", 1, 0.5),
-    Gate("5 documents", 5, 0.3),
-)
+GATES = (Gate("closed-book", False), Gate("oracle, 1 document", True, 0.5))
 
 
 @dataclass(frozen=True)
 class GateResult:
     """A share of right answers (the paper's accuracy) with its 95% interval, exact matches, and what a guess gives.
 
-    `passed` is None where there is no bar, or nothing that could be measured (n = 0).
+    `passed` is None where there is no bar.
     """
 
     gate: str
@@ -79,29 +74,10 @@ def measure(
     results = []
     for done, gate in enumerate(GATES):
         told(gate.name, done, len(GATES) + 1)
-        results.append(_answered(model, gate, conditions(held_out, gate.documents, n)))
+        asked = [sample if gate.documents else replace(sample, documents=()) for sample in held_out[:n]]
+        results.append(_answered(model, gate, asked))
     told("running text", len(GATES), len(GATES) + 1)
     return [*results, _recovered(model, untrained, held_out[:n])]
-
-
-def conditions(held_out: Sequence[Sample], documents: int, n: int) -> list[Sample]:
-    """The first n questions with so many documents: distractors by BM25 from the other questions', gold at any place.
-
-    A question with too few distractors is left out, which the number of samples of its gate shows.
-    """
-    pool = Pool(held_out)
-    found = []
-    for sample in held_out[:n]:
-        if documents == 0:
-            found.append(replace(sample, documents=()))
-            continue
-        try:
-            shown = list(pool.topical_documents(sample, documents - 1)) if documents > 1 else []
-        except UserError:
-            continue
-        shown.insert(random.Random(f"place {sample.id}").randint(0, len(shown)), sample.documents[0])
-        found.append(replace(sample, documents=tuple(shown)))
-    return found
 
 
 def answer(model: Model, samples: Sequence[Sample], slots: int = SLOTS) -> list[str]:
@@ -130,8 +106,6 @@ def read_out(model: Model, samples: Sequence[Sample]) -> float:
 
 
 def _answered(model: Model, gate: Gate, samples: Sequence[Sample]) -> GateResult:
-    if not samples:
-        return GateResult(gate.name, 0, 0.0, 0.0, 1.0, None, None, gate.least, None)
     pairs = list(zip(answer(model, samples), samples, strict=True))
     right = proportion_interval([accuracy(text, sample.answers) for text, sample in pairs])
     exact = sum(exact_match(text, sample.answers) for text, sample in pairs) / len(pairs)
@@ -191,6 +165,6 @@ def table(results: Sequence[GateResult]) -> str:
     for r in results:
         exact, guessed, bar = ("" if share is None else f"{share:.3f}" for share in (r.exact, r.guess, r.least))
         verdict = {True: "met", False: "missed", None: ""}[r.passed]
-        right = f"{r.right:.3f} ({r.low:.3f} to {r.high:.3f})" if r.n else "too few documents"
+        right = f"{r.right:.3f} ({r.low:.3f} to {r.high:.3f})"
         lines.append(f"| {r.gate} | {r.n} | {right} | {exact} | {guessed} | {bar} | {verdict} |")
     return "\n".join(lines)
