@@ -31,12 +31,27 @@ _SPACES = {"Ġ": " ", "▁": " ", "Ċ": "\n", "ĉ": "\t", "č": "\r"}
 _NUMBER = re.compile(r"[+-]?\d[\d.,:/%]*(?:st|nd|rd|th)?|[\u0660-\u0669\u06f0-\u06f9\u0966-\u096f]+")
 
 
+def _byte_letters() -> dict[str, int]:
+    """The letters in which byte-level BPE (GPT-2 and most since) writes bytes: those without a glyph from U+0100 on."""
+    own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in own]
+    return {chr(byte): byte for byte in own} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTE_LETTERS = _byte_letters()
+
+
 def plain_text(text: str) -> str:
     """A token's text without the marks of its tokenizer."""
     if byte := _BYTE.fullmatch(text):
         return bytes([int(byte.group(1), 16)]).decode("latin-1")
     if text.startswith("##") and len(text) > 2:
         text = text[2:]
+    if not text.isascii() and all(letter in _BYTE_LETTERS for letter in text):
+        try:
+            return bytes(_BYTE_LETTERS[letter] for letter in text).decode()
+        except UnicodeDecodeError:  # part of a letter, or a token of another kind of tokenizer
+            pass
     for mark, plain in _SPACES.items():
         text = text.replace(mark, plain)
     return text

@@ -10,6 +10,7 @@ import polars as pl
 
 from floatscope.analysis import drift, qk
 from floatscope.analysis.results import DEFAULTS, Options
+from floatscope.analysis.token_text import plain_text
 from floatscope.report.drawing import Chart, Theme, inline_data, sparse_axis, themed
 from floatscope.traces import Trace
 
@@ -121,5 +122,4 @@ def _text_axis(texts: dict[int, str], pixels: int, angle: int) -> alt.Axis:
 
 
 def _short(text: str) -> str:
-    plain = text.replace("Ġ", " ").replace("▁", " ").replace("\n", "↵").replace("Ċ", "↵")
-    return (plain.strip() or "␣")[:10]
+    return (plain_text(text).replace("\n", "↵").strip() or "␣")[:10]

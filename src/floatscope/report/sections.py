@@ -16,7 +16,7 @@ from floatscope.report.published import published_view
 Results = Mapping[str, Result]
 Builder = Callable[[Results, Sequence[str]], Figure | None]
 CONTROL_WORDS = (
-    "Thin lines are controls: even attention under the same visibility, as many random positions, random weights."
+    "Thin lines are controls: even attention under the same visibility, as many random positions, the untrained model."
 )
 _DRIFT_TITLES = {
     "turnover": "turnover of anchors",
@@ -49,7 +49,7 @@ def drift(results: Results, models: Sequence[str]) -> Figure | None:
         "How far it moves",
         "Turnover 0 is a sink that never moves, 1 is a new set of anchors at every step; bands are 95 % intervals "
         "over samples. Thin lines are controls: even attention, the same values shuffled over positions at every "
-        "step, random weights.",
+        "step, the untrained model.",
         table,
         panels,
         finding=sentence("Turnover, mean over layers", turnover, {"untrained": untrained}),
@@ -138,7 +138,8 @@ def qk(results: Results, models: Sequence[str]) -> Figure | None:
         "qk",
         "Why anchors are anchors: angle or norm",
         "The advantage of anchor columns over the others in q·k, and its three parts, which add up to it: the angle, "
-        "the length of the key, and both together. Thin lines are controls: as many random positions, random weights.",
+        "the length of the key, and both together. Thin lines are controls: as many random positions, the untrained "
+        "model.",
         result.table,
         panels,
         finding=sentence("Part of the angle, mean over layers", parts["angle_part"], {"norm": parts["norm_part"]}, 2),
