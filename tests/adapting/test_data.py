@@ -48,8 +48,11 @@ def test_no_passage_and_no_question_is_in_both_parts(rows, windows, tmp_path):
 
 def test_no_version_of_a_held_out_passage_is_trained_on(rows, windows, tmp_path):
     """The same text under another title, a passage with another beginning, and a second gold passage."""
-    second = {**rows[5]["documents"][0], "text": f"{rows[5]['answers'][0]} is a place, {'far away ' * 9}and old."}
-    doubled = [*rows[:5], {**rows[5], "documents": [*rows[5]["documents"], second]}, *rows[6:]]
+    first = read_data([written(tmp_path / "first.jsonl", rows)], 12, windows)
+    held, train = first.held_out[0], first.train[0]
+    second = {"title": "Again", "text": f"{held.answers[0]} is a place, {'far away ' * 9}and old.", "gold": True}
+    beside = {held.question: [second], train.question: [{**second, "gold": False}]}  # a distractor in training
+    doubled = [{**row, "documents": [*row["documents"], *beside.get(row["question"], [])]} for row in rows]
     plain = read_data([written(tmp_path / "plain.jsonl", doubled)], 12, windows)
     versions = []
     for number, row in enumerate(rows):
@@ -65,8 +68,8 @@ def test_no_version_of_a_held_out_passage_is_trained_on(rows, windows, tmp_path)
             words = normalise(sample.documents[0].text).split()
             runs = [" ".join(words[i : i + 13]) for i in range(len(words) - 12)]
             assert runs and not any(run in text for run in runs for text in trained)
-    held = {s.question for s in plain.held_out}
-    assert rows[5]["question"] not in held or second["text"] not in {p.text for p in plain.passages}
+    assert held.question in {s.question for s in plain.held_out}
+    assert second["text"] not in {p.text for p in plain.passages}
 
 
 def test_the_held_out_part_follows_from_passages_alone(rows, windows, tmp_path):
