@@ -34,11 +34,13 @@ def test_every_array_equals_even_matrices(settings):
 
 
 @pytest.mark.parametrize("visibility", ["causal", "bidirectional"])
-def test_sliding_windows_are_read_from_seen_by(visibility):
+@pytest.mark.parametrize("reach", [0, 2, "half", "nearly all", "all"])
+def test_sliding_windows_are_read_from_seen_by(visibility, reach):
     run = full_run(seed=2, kind="mdm", visibility=visibility)
     trace = to_trace(run)
+    far = {"half": run.tokens // 2, "nearly all": run.tokens - 2, "all": run.tokens}.get(reach, reach)
     row, column = np.indices((run.tokens, run.tokens))
-    near = (row - column < 5) & (column <= row) if visibility == "causal" else np.abs(row - column) <= 2
+    near = (row - column <= far) & (column <= row) if visibility == "causal" else np.abs(row - column) <= far
     seen = np.array(trace.seen_by)
     seen[1] = near.sum(axis=0)
     windowed = dataclasses.replace(trace, arrays={**trace.arrays, "seen_by": seen})

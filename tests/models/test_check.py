@@ -74,6 +74,27 @@ def test_a_narrow_sliding_window_is_checked_within_itself(window: int) -> None:
     assert f"{window} tokens, all within the sliding window of {window}" in findings[2].detail
 
 
+@pytest.mark.parametrize("window", [2, 9, 40])
+def test_a_window_that_is_dropped_is_found(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wider than the canvas of the check or not: a layer that looks beyond its window is told."""
+    backbone = transformers.MistralForCausalLM(transformers.MistralConfig(**GROUPED, sliding_window=window))
+    model = fs.Model(backbone, fs.FAMILIES["causal"])
+    assert [finding.name for finding in fs.check(model)][-1] == "sliding windows hold"
+    everything = transformers.models.mistral.modeling_mistral.create_causal_mask
+    monkeypatch.setattr(transformers.models.mistral.modeling_mistral, "create_sliding_window_causal_mask", everything)
+    *_, found = fs.check(model)
+    assert not found.passed and found.detail == "3 layers with a window, 3 of them look beyond it"
+
+
+def test_windows_under_block_causal_visibility_are_refused() -> None:
+    family = replace(fs.FAMILIES["sdar"], name="mine", visibility=fs.Visibility("block_causal", 4))
+    backbone = transformers.MistralForCausalLM(transformers.MistralConfig(**GROUPED, sliding_window=9))
+    with pytest.raises(fs.UserError, match=r"a sliding window of 9 tokens under block_causal\(4\)"):
+        fs.Model(backbone, family, mask_id=3)
+    wide = transformers.MistralForCausalLM(transformers.MistralConfig(**GROUPED, sliding_window=64))
+    assert fs.Model(wide, family, mask_id=3).window is None  # as wide as the context: it hides nothing
+
+
 @pytest.mark.parametrize("context", [2, 3, 4])
 def test_a_short_context_is_checked_within_itself(context: int) -> None:
     sizes: dict[str, Any] = GROUPED | {"max_position_embeddings": context}

@@ -3,7 +3,11 @@
 import contextlib
 import io
 import os
-import pickle
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,28 +69,52 @@ def test_causal_full_matrix_gives_every_step(tmp_path):
     assert (trace.received_answer[0] == 0).all()
 
 
-def step_file(path, mask=0):
-    found = np.stack([matrices(step, 2, causal=False) for step in range(3)])
+def step_members(mask=0):
+    """Twelve steps, so that an order by name is not the order by number; three of them commit."""
+    found = np.stack([matrices(step, 2, causal=False) for step in range(12)])
     canvas = np.array([5, 6, 7, 8, 9, 4, mask, mask, mask])
-    steps = []
-    for step, place in enumerate((7, 6, 8)):
-        layers = {f"layer_{n}_attention_avg": found[step, n] for n in range(2)}
-        steps.append({"step": step, "sequence": canvas.copy()[None], **layers})
-        canvas[place] = 50 + place
-    np.savez(path, step_attention_data=np.array(steps, dtype=object))
-    return found
+    members = {}
+    for step in range(12):
+        members |= {f"step_{step}_layer_{n}_attention_avg": found[step, n] for n in range(2)}
+        members[f"step_{step}_sequence"] = canvas.copy()[None]
+        place = {2: 7, 9: 6, 10: 8}.get(step)
+        if place is not None:
+            canvas[place] = 50 + place
+    return found, members
 
 
 def test_steps(tmp_path):
-    found = step_file(tmp_path / "s.npz")
+    found, members = step_members()
+    np.savez(tmp_path / "s.npz", **members)
     trace = import_reference(tmp_path / "s.npz", prompt_length=PROMPT, mask_id=0)
-    assert (trace.steps, trace.layers, trace.heads) == (3, 2, 1)
+    assert (trace.steps, trace.layers, trace.heads) == (12, 2, 1)
     np.testing.assert_allclose(trace.received, found.mean(axis=2), rtol=1e-6)
-    assert list(trace.commit_step) == [1, 0, 2]
-    np.testing.assert_allclose(trace.received_masked[2], found[2][:, 8:].mean(axis=1), rtol=1e-6)
-    assert list(trace.group_rows[1]) == [1, 5, 2, 1]  # bos, prompt, masked, committed
+    assert list(trace.commit_step) == [9, 2, 10]
+    np.testing.assert_allclose(trace.received_masked[10], found[10][:, 8:].mean(axis=1), rtol=1e-6)
+    assert list(trace.group_rows[3]) == [1, 5, 2, 1]  # bos, prompt, masked, committed
     guessed = import_reference(tmp_path / "s.npz")
     assert guessed.prompt_length == PROMPT
+
+
+def test_the_documented_conversion_of_pickled_steps_gives_what_is_read(tmp_path):
+    """The lines of docs/traces.md, run on a file that the test itself made."""
+    found, members = step_members()
+    steps = [
+        {
+            "step": n,
+            **{name.removeprefix(f"step_{n}_"): v for name, v in members.items() if name.startswith(f"step_{n}_")},
+        }
+        for n in range(12)
+    ]
+    np.savez(tmp_path / "steps.npz", step_attention_data=np.array(steps, dtype=object))
+    with pytest.raises(UserError, match=r"is never opened: if you trust the file, convert it as docs/traces\.md shows"):
+        import_reference(tmp_path / "steps.npz")
+    page = (Path(__file__).parents[2] / "docs" / "traces.md").read_text()
+    (snippet,) = re.findall(r"```python\n(import numpy as np\n.*?)```", page, re.DOTALL)
+    subprocess.run([sys.executable, "-c", snippet], cwd=tmp_path, check=True)
+    trace = import_reference(tmp_path / "plain.npz", prompt_length=PROMPT, mask_id=0)
+    np.testing.assert_allclose(trace.received, found.mean(axis=2), rtol=1e-6)
+    assert list(trace.commit_step) == [9, 2, 10]
 
 
 def test_given_regions_are_used(tmp_path):
@@ -103,32 +131,27 @@ class Malicious:
         return os.mkdir, (self.marker,)
 
 
-def test_a_malicious_pickle_is_refused_by_name_and_never_run(tmp_path):
+@pytest.mark.parametrize("name", ["step_attention_data", "layer_0_full_attention", "answer_tokens"])
+def test_a_pickle_is_never_run(tmp_path, name):
     marker = tmp_path / "owned"
     path = tmp_path / "m.npz"
-    np.savez(path, step_attention_data=np.array([Malicious(marker)], dtype=object))
-    with pytest.raises(UserError, match=rf"{os.mkdir.__module__}.mkdir"):
+    members = {"layer_0_full_attention": np.eye(3)} | {name: np.array([Malicious(marker)], dtype=object)}
+    np.savez(path, **members)
+    with pytest.raises(UserError, match=r"is never opened|cannot be opened"):
         import_reference(path)
     assert not marker.exists()
 
 
-def test_only_empty_arrays_are_announced():
-    from floatscope.traces.restricted import _NumpyUnpickler
-
-    class Bomb:
-        def __reduce__(self):
-            return np._core.multiarray._reconstruct, (np.ndarray, (10**12,), b"b")
-
-    with pytest.raises(pickle.UnpicklingError, match="not as empty"):
-        _NumpyUnpickler(io.BytesIO(pickle.dumps(Bomb()))).load()
-
-
-def test_numpy_scalars_and_nested_arrays_survive(tmp_path):
-    found = matrices(0, 1, causal=False)
-    step = {"step": np.int64(0), "layer_0_attention_avg": found[0]}
-    np.savez(tmp_path / "s.npz", step_attention_data=np.array([step], dtype=object))
-    trace = import_reference(tmp_path / "s.npz")
-    np.testing.assert_allclose(trace.received[0, 0], found[0].mean(axis=0), rtol=1e-6)
+def test_a_dtype_that_hides_an_object_does_not_reach_memory(tmp_path):
+    """An npy header may state any dtype: one with an object inside is refused like a pickle."""
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        content, {"descr": [("a", "<f4"), ("b", "|O")], "fortran_order": False, "shape": (3, 3)}
+    )
+    with zipfile.ZipFile(tmp_path / "h.npz", "w") as archive:
+        archive.writestr("layer_0_full_attention.npy", content.getvalue() + b"\x01" * 400)
+    with pytest.raises(UserError, match="cannot be opened"):
+        import_reference(tmp_path / "h.npz")
 
 
 @pytest.mark.parametrize(
@@ -138,8 +161,14 @@ def test_numpy_scalars_and_nested_arrays_survive(tmp_path):
         (dict(layer_0_full_attention=np.ones((2, 3))), "not tokens x tokens"),
         (dict(layer_0_full_attention=np.eye(2), layer_1_full_attention=np.eye(3)), "differ in size"),
         (dict(layer_0_full_attention=np.eye(2), input_length=7), "does not fit a canvas"),
-        (dict(step_attention_data=np.array([1, 2])), "no list of steps"),
-        (dict(step_attention_data=np.array([{"step": 0}])), "no layer_N_attention_avg"),
+        (
+            dict(
+                step_0_layer_0_attention_avg=np.eye(2),
+                step_0_layer_1_attention_avg=np.eye(2),
+                step_1_layer_0_attention_avg=np.eye(2),
+            ),
+            "lacks step_1_layer_1_attention_avg",
+        ),
     ],
 )
 def test_what_is_no_reference_file_is_a_sentence(tmp_path, members, sentence):

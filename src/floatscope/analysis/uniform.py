@@ -51,14 +51,16 @@ def even_attention(trace: Trace) -> NDArray[np.float64]:
 def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """first, last [kind of layer, row]: the columns a row sees; which [layer]: each layer's kind.
 
-    Layers with a sliding window are seen by fewer rows: the widest column tells the window.
+    Layers with a sliding window are seen by fewer rows: under causal visibility the widest column tells the
+    window, under bidirectional the first one, which half a window of rows sees.
     """
     tokens = len(trace.canvas)
     rows = np.arange(int(trace.rows[-1]))
     kinds, which = np.unique(trace.seen_by, axis=0, return_inverse=True)
     widest = kinds.max(axis=1)[:, None].astype(np.int64)
     if trace.visibility == "bidirectional":
-        half = np.where(widest >= tokens, tokens, (widest - 1) // 2)
+        edge = kinds[:, :1].astype(np.int64)
+        half = np.where(edge >= tokens, tokens, edge - 1)
         first, last = rows - half, rows + half + 1
     elif trace.visibility == "causal":
         first, last = rows + 1 - widest, np.broadcast_to(rows + 1, (len(kinds), len(rows)))

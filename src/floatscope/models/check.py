@@ -14,6 +14,7 @@ from floatscope.probe.kernel import LayerStatistics
 from floatscope.probe.layout import Layout
 
 LEAST_TOKENS = 12
+NARROW = 3  # a sliding window that a dozen tokens reach beyond
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Finding:
 
 
 def check(model: Model) -> list[Finding]:
-    """Five small forwards that show whether what the probe reports is what the model does."""
+    """A few small forwards that show whether what the probe reports is what the model does."""
     window = getattr(model.config, "sliding_window", None)
     tokens = max(LEAST_TOKENS, (model.block or 0) + LEAST_TOKENS // 2)
     # Beyond a sliding window not every visible pair has a layer that joins it.
@@ -43,12 +44,14 @@ def check(model: Model) -> list[Finding]:
         bare = model.forward(ids, no_pads, rows)
         matrices, probed = _probed(model, ids)
         changed = _changed(model, ids, bare)
+        beyond = [_window_holds(model)] if model.window is not None else []
         return [
             _rows_sum_to_one(matrices),
             _output_is_sdpa(model, bare, probed),
             _attention_sees(model, matrices),
             _tokens_matter(model, changed),
             _pads_do_not(model, ids, bare),
+            *beyond,
         ]
 
 
@@ -106,6 +109,24 @@ def _attention_sees(model: Model, matrices: Tensor) -> Finding:
     if window := getattr(model.config, "sliding_window", None):
         detail += f"; {tokens} tokens, all within the sliding window of {window}"
     return Finding("attention follows visibility", leak == 0 and blind == 0, detail)
+
+
+def _window_holds(model: Model) -> Finding:
+    """Layers with a sliding window look no further than it: seen with a window of a few tokens in its place."""
+    tokens = min(LEAST_TOKENS, model.context or LEAST_TOKENS)
+    window = model.config.sliding_window
+    model.config.sliding_window = min(window, NARROW)
+    try:
+        matrices, _ = _probed(model, _ids(model, tokens))
+    finally:
+        model.config.sliding_window = window
+    row, column = torch.arange(tokens)[:, None], torch.arange(tokens)
+    far = (row - column).abs() > min(window, NARROW)  # classes differ by one in what a window holds
+    outside = matrices[:, :, far & model.visibility.mask(tokens, torch.zeros(1, dtype=torch.long))[0, 0]].sum((1, 2))
+    kinds = getattr(model.config, "layer_types", None) or ["sliding_attention"] * model.layers
+    wrong = [layer for layer, kind in enumerate(kinds) if kind == "sliding_attention" and float(outside[layer]) > 0]
+    detail = f"{kinds.count('sliding_attention')} layers with a window, {len(wrong)} of them look beyond it"
+    return Finding("sliding windows hold", not wrong, detail)
 
 
 def _changed(model: Model, ids: Tensor, bare: Tensor) -> Tensor:

@@ -50,8 +50,12 @@ def _convert(path: Path, common: Mapping[str, Any]) -> Loaded:
 
     cls: Any = transformers.AutoModelForCausalLM
     with no_bars(), transformers_call(str(path)), _parsed_once():
-        backbone, info = cls.from_pretrained(path.parent, gguf_file=path.name, output_loading_info=True, **common)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        backbone, info = cls.from_pretrained(
+            path.parent, gguf_file=path.name, trust_remote_code=False, output_loading_info=True, **common
+        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            path.parent, gguf_file=path.name, trust_remote_code=False
+        )
     refuse_mismatch(path, info)
     # The weights are plain tensors by now; without this, save_pretrained takes them for quantized ones and refuses.
     backbone.hf_quantizer = None
@@ -90,8 +94,12 @@ def _read(folder: Path, common: Mapping[str, Any]) -> Loaded:
 
     cls: Any = transformers.AutoModelForCausalLM
     with transformers_call(str(folder)):
-        backbone, info = cls.from_pretrained(folder, local_files_only=True, output_loading_info=True, **common)
+        backbone, info = cls.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True, output_loading_info=True, **common
+        )
         # The file's own rules, where the class of AutoTokenizer would put its own.
-        tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     refuse_mismatch(folder, info)
     return backbone, tokenizer

@@ -263,7 +263,7 @@ def refuse_oversized(path: Path, cls: Any, config: Any) -> None:
     from safetensors import safe_open
 
     with torch.device("meta"):
-        skeleton = cls.from_config(config) if cls.__name__.startswith("Auto") else cls(config)
+        skeleton = cls.from_config(config, trust_remote_code=False) if cls.__name__.startswith("Auto") else cls(config)
     stated = sum(parameter.numel() for parameter in skeleton.parameters())
     held = 0
     for file in path.glob("*.safetensors"):

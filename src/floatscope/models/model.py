@@ -33,6 +33,11 @@ class Model:
         self.tokenizer = tokenizer
         self.name = name
         self.visibility = self._block_size(family)
+        if self.block is not None and (window := self.window) is not None:
+            raise UserError(
+                f"{name}: layers with a sliding window of {window} tokens under {self.visibility} are not computed: "
+                "this model cannot be traced faithfully"
+            )
         self.mask_id = None if family.is_arm else self._mask_id(mask_id)
         self.eos_ids = self._eos_ids()
         try:
@@ -68,6 +73,15 @@ class Model:
     def layers(self) -> int:
         """Attention layers."""
         return int(self.config.num_hidden_layers)
+
+    @property
+    def window(self) -> int | None:
+        """The sliding window of some or all layers, where it is narrower than the context."""
+        window = getattr(self.config, "sliding_window", None)
+        kinds = getattr(self.config, "layer_types", None)
+        if window is None or (kinds is not None and "full_attention" in kinds and len(set(kinds)) == 1):
+            return None
+        return None if self.context is not None and window >= self.context else int(window)
 
     @property
     def block(self) -> int | None:

@@ -26,10 +26,12 @@ def load_tokenizer(folder: Path, family: Family, model_type: str | None) -> Any:
         return None
     with transformers_call(f"the tokenizer of {folder}"):
         if (folder / "tokenizer.json").exists():
-            tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+            tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
             return _complete(tokenizer, _native_class(folder, family, model_type), _stated(folder))
         cls = getattr(transformers, family.tokenizer) if family.tokenizer else transformers.AutoTokenizer
-        return cls.from_pretrained(folder, local_files_only=True)
+        return cls.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def _stated(folder: Path) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """Import of the npz files that go with arXiv 2601.07894's public code, as traces.
 
 Two layouts are known: `layer_N_full_attention` (one forward over the finished sequence, written by the
-extraction scripts) and `step_attention_data` (a list of steps with `layer_N_attention_avg`, read by the
-temporal heatmap). Both hold head-mean matrices, so an imported trace has one head. Opening object arrays
-safely is left to `restricted`; measures are left to `floatscope.analysis`.
+extraction scripts) and steps of `layer_N_attention_avg` (read by the temporal heatmap), as plain arrays
+`step_S_layer_N_attention_avg`. Both hold head-mean matrices, so an imported trace has one head. Numeric members alone
+are read: an object array is a pickle, which is never opened. Measures are left to `floatscope.analysis`.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,48 @@ from numpy.typing import NDArray
 
 from floatscope.canvas import ANSWER, BOS, Region, document_label, positions, regions_from_labels
 from floatscope.errors import UserError
-from floatscope.traces.restricted import Members, open_npz
 from floatscope.traces.trace import Kind, Trace, group_labels
 
 Matrix = NDArray[np.float32]
 PROMPT = "prompt"
+STEPS, STEP_LAYER = "step_attention_data", r"step_(\d+)_layer_\d+_attention_avg"
+_DAMAGE = (OSError, EOFError, ValueError, LookupError, MemoryError, NotImplementedError, zlib.error, zipfile.BadZipFile)
+"""What zipfile and numpy raise on bytes that are not what they claim to be."""
+
+
+class Members(Mapping[str, Any]):
+    """The members of an npz by name, each read on access with pickle off; 0-d arrays come as the value they hold."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise UserError(f"There is no npz file at {path}; check the path.")
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                self._names = tuple(file.files)
+        except _DAMAGE as error:
+            raise UserError(f"{path} is truncated or no npz ({error}); extract it again.") from error
+        except AttributeError as error:  # a single array
+            raise UserError(f"{path} is an npy and no npz; extract it again.") from error
+        self._path = path
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        try:
+            with np.load(self._path, allow_pickle=False) as file:
+                value = file[name]
+        except _DAMAGE as error:
+            raise UserError(f"The member {name!r} of {self._path} cannot be opened: {error}") from error
+        return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._names))
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def import_reference(
@@ -34,12 +73,17 @@ def import_reference(
 ) -> Trace:
     """Read a reference npz into a Trace: received attention, region matrices and the matrices themselves.
 
-    The files name neither their regions nor (for `step_attention_data`) the prompt's length: what is not
-    given is taken from `passage_ranges`, `input_length` and the slots that change between steps.
+    The files name neither their regions nor (those of steps) the prompt's length: what is not given is taken from
+    `passage_ranges`, `input_length` and the slots that change between steps.
     """
     path = Path(path)
-    members = open_npz(path)
-    if "step_attention_data" in members:
+    members = Members(path)
+    if STEPS in members:
+        raise UserError(
+            f"{path} holds {STEPS} as a pickle, which can run code and is never opened: if you trust the file, convert "
+            "it as docs/traces.md shows."
+        )
+    if _numbered(members, STEP_LAYER):
         matrices, layers, canvases = _step_layout(members, path)
         final = _final_canvas(canvases, matrices.shape[-1])
         length = _prompt_length(members, prompt_length, canvases, len(final))
@@ -82,7 +126,7 @@ def _full_layout(members: Members, path: Path) -> tuple[Matrix, list[int]]:
     layers = _numbered(members, r"layer_(\d+)_full_attention(?:_heads)?")
     if not layers:
         raise UserError(
-            f"{path} has neither layer_N_full_attention nor step_attention_data; give an npz that the "
+            f"{path} has neither layer_N_full_attention nor steps of layer_N_attention_avg; give an npz that the "
             "reference's extraction wrote."
         )
     found = []
@@ -95,21 +139,17 @@ def _full_layout(members: Members, path: Path) -> tuple[Matrix, list[int]]:
 
 def _step_layout(members: Members, path: Path) -> tuple[Matrix, list[int], list[NDArray[np.int64]]]:
     """[step, layer, token, token] and the canvas of each step that tells it."""
-    steps = [step for step in np.asarray(members["step_attention_data"], dtype=object).ravel()]
-    if not steps or not all(isinstance(step, Mapping) for step in steps):
-        raise UserError(f"step_attention_data of {path} is no list of steps; extract it again.")
-    steps.sort(key=lambda step: int(step.get("step", 0)))
-    layers = _numbered(steps[0], r"layer_(\d+)_attention_avg")
-    if not layers:
-        raise UserError(f"The steps of {path} hold no layer_N_attention_avg; extract them again.")
+    steps = _numbered(members, STEP_LAYER)
+    layers = _numbered(members, rf"step_{steps[0]}_layer_(\d+)_attention_avg")
     rows = []
-    for number, step in enumerate(steps):
-        names = [f"layer_{layer}_attention_avg" for layer in layers]
-        missing = [name for name in names if name not in step]
+    for step in steps:
+        names = [f"step_{step}_layer_{layer}_attention_avg" for layer in layers]
+        missing = [name for name in names if name not in members]
         if missing:
-            raise UserError(f"Step {number} of {path} lacks {missing[0]}; extract it again.")
-        rows.append([_square(step[name], name, path) for name in names])
-    canvases = [np.asarray(step["sequence"], np.int64).reshape(-1) for step in steps if "sequence" in step]
+            raise UserError(f"{path} lacks {missing[0]}; extract it again.")
+        rows.append([_square(members[name], name, path) for name in names])
+    told = [name for name in (f"step_{step}_sequence" for step in steps) if name in members]
+    canvases = [np.asarray(members[name], np.int64).reshape(-1) for name in told]
     return _stack(rows, path), layers, canvases if len(canvases) == len(steps) else canvases[:1]
 
 

@@ -117,7 +117,9 @@ def load_parent(folder: Path | None = None) -> LlamaForCausalLM:
     if not config.exists() or json.loads(config.read_text()).get("model_type") != LlamaDialect.model_type:
         raise UserError(f"{folder} holds no trained parent; train one with twin 'parent' first, or name its folder.")
     with transformers_call(str(folder)):
-        return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        return LlamaForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+        )
 
 
 def save_twin(twin: str, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
