@@ -1,12 +1,19 @@
-"""A browser without network, and one report made of real traces; skipped where there is no Chromium."""
+"""A browser without network, and one report made of real traces; skipped where there is no Chromium.
+
+A page answers an action when it gets to it, so a test waits for what it expects: `expect` for what a locator finds,
+`eventually` for what a script or a method returns. Nothing is counted or read at once after an action.
+"""
 
 import os
+import re
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect, sync_playwright
 
 import floatscope as fs
 from floatscope.report.page import build_page
@@ -14,8 +21,18 @@ from floatscope.traces import Trace
 from floatscope.twins.world import World
 from tests.report.making import MODELS, made_content
 
+PATIENCE = 60  # seconds until what a test expects has to be there: a busy machine is no failure
 TWINS = ("twin-llada", "twin-arm")
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+expect.set_options(timeout=1000 * PATIENCE)
+
+
+def eventually(read: Callable, *arguments, equals) -> None:
+    """Wait until read(*arguments) equals a value; if it never does, fail with the last value that was read."""
+    deadline = time.monotonic() + PATIENCE
+    while (found := read(*arguments)) != equals and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert found == equals
 
 
 def find_chromium() -> str | None:
@@ -25,13 +42,10 @@ def find_chromium() -> str | None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator:
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'"
-    )
     path = find_chromium()
     if path is None:
         pytest.skip(f"no Chromium: install one (apt-get install chromium) or name it in CHROMIUM; looked for {_NAMES}")
-    with playwright.sync_playwright() as running:
+    with sync_playwright() as running:
         started = running.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield started
         started.close()
@@ -76,7 +90,7 @@ class Opener:
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
         )
-        context.set_default_timeout(120_000)  # a busy machine is no failure
+        context.set_default_timeout(1000 * PATIENCE)
         self.contexts.append(context)
         page = context.new_page()
         page.on("console", lambda said: self.complain(said.text, said.type in ("error", "warning")))
@@ -120,5 +134,6 @@ def page(shared) -> Iterator:
         "() => { floatscope.player.pause(); floatscope.player.setControl(false); floatscope.player.go(0); }"
     )
     opened.evaluate("() => { const box = document.querySelector('.fs-switch input'); box.checked = false; }")
+    expect(opened.locator(".fs-slider-step output")).to_have_text(re.compile("^0 / "))
     yield opened
     assert opener.complaints == []

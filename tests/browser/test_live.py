@@ -1,13 +1,15 @@
 """The live page in a browser: it denoises to the answer of `fs.generate`, as the page's policy and a phone allow."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import expect
 
 import floatscope as fs
 from floatscope.live.server import LiveServer
 from floatscope.twins.world import World
-from tests.browser.conftest import Opener
+from tests.browser.conftest import Opener, eventually
 from tests.live.serving import serving
 
 SAMPLERS = {
@@ -29,7 +31,7 @@ class LiveOpener(Opener):
 
     def __call__(self, width: int = 1280, dark: bool = False):
         page = super().__call__(self.home, width=width, dark=dark)
-        page.locator("#status", has_text="are ready").wait_for()
+        expect(page.locator("#status")).to_contain_text("are ready")
         return page
 
 
@@ -56,12 +58,14 @@ def page(opened, open_live) -> Iterator:
 def type_sample(page, question=SAMPLE.question):
     """Type a sample into the form as a person would."""
     page.locator("#question").fill(question)
-    while page.locator(".document").count() > len(SAMPLE.documents):
+    documents = page.locator(".document")
+    for left in reversed(range(documents.count())):
         page.locator(".document .remove").last.click()
-    while page.locator(".document").count() < len(SAMPLE.documents):
-        page.locator("#add").click()
+        expect(documents).to_have_count(left)
     for place, document in enumerate(SAMPLE.documents):
-        item = page.locator(".document").nth(place)
+        page.locator("#add").click()
+        expect(documents).to_have_count(place + 1)
+        item = documents.nth(place)
         item.locator(".title").fill(document.title)
         item.locator(".text").fill(document.text)
         item.locator(".gold input").set_checked(document.gold)
@@ -73,8 +77,9 @@ def type_sample(page, question=SAMPLE.question):
 def denoise(page, model, other=""):
     page.locator("#model").select_option(model)
     page.locator("#other").select_option(other)
-    page.locator("#start").click()
-    page.locator("#status", has_text="done").wait_for()
+    with page.expect_request("**/jobs"):  # from here on the status is no longer that of the job before
+        page.locator("#start").click()
+    expect(page.locator("#status")).to_contain_text("done")
 
 
 def expected(server, name):
@@ -93,38 +98,45 @@ def test_it_denoises_to_the_answer_of_generate(server, page, other):
         generation, trace, tokenizer = expected(server, name)
         text = tokenizer.decode(generation.answer, skip_special_tokens=True).strip()
         card = page.locator("#results li").nth(place)
-        assert card.get_attribute("data-prediction") == text
-        assert card.locator(".fs-slot").all_inner_texts() == tokenizer.convert_ids_to_tokens(generation.answer)
-        assert ("✓ right" in card.inner_text()) is (SAMPLE.answers[0] in text)
+        tokens = tokenizer.convert_ids_to_tokens(generation.answer)
+        expect(card).to_have_attribute("data-prediction", text)
+        eventually(card.locator(".fs-slot").all_inner_texts, equals=tokens)
+        expect(card).to_contain_text("✓ right" if SAMPLE.answers[0] in text else "✗ wrong")
         panel = page.locator(".fs-panel").nth(place)
-        assert panel.locator(".fs-slot").all_inner_texts() == tokenizer.convert_ids_to_tokens(generation.answer)
+        eventually(panel.locator(".fs-slot").all_inner_texts, equals=tokens)
         step, layer = trace.steps - 1, int(page.locator(".fs-slider-layer input").input_value())
-        shown = panel.locator(".fs-token").evaluate_all("chips => chips.map((chip) => Number(chip.dataset.received))")
         received = trace.received[step].astype(float)
-        assert shown == pytest.approx(received[layer].tolist(), abs=received.max() / 60_000)
+        eventually(
+            panel.locator(".fs-token").evaluate_all,
+            "chips => chips.map((chip) => Number(chip.dataset.received))",
+            equals=pytest.approx(received[layer].tolist(), abs=received.max() / 60_000),
+        )
 
 
 def test_steps_can_be_gone_back_to(server, page):
     type_sample(page)
     denoise(page, "twin-dream")
-    assert page.locator(".fs-panel").count() == 1
+    expect(page.locator(".fs-panel")).to_have_count(1)
     generation, trace, _ = expected(server, "twin-dream")
     page.locator(".fs-player").focus()
     for step in range(trace.steps - 2, -1, -1):
         page.keyboard.press("ArrowLeft")
-        states = page.locator(".fs-panel .fs-slot").evaluate_all("slots => slots.map((slot) => slot.dataset.state)")
         when = generation.commit_step
-        assert states == ["open" if at > step else "commits" if at == step else "token" for at in when], step
+        eventually(
+            page.locator(".fs-panel .fs-slot").evaluate_all,
+            "slots => slots.map((slot) => slot.dataset.state)",
+            equals=["open" if at > step else "commits" if at == step else "token" for at in when],
+        )
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(open_live):
     page = open_live(width=390, dark=True)
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    eventually(page.evaluate, "document.documentElement.scrollWidth", equals=390)
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     denoise(page, "twin-llada", "twin-arm")
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-    box = page.locator("#watch").bounding_box()
-    assert box is not None and box["y"] < 450, "the player has come into view"
+    eventually(page.evaluate, "document.documentElement.scrollWidth", equals=390)
+    in_view = "document.getElementById('watch').getBoundingClientRect().top < 450"
+    eventually(page.evaluate, in_view, equals=True)
     assert open_live.complaints == []
 
 
@@ -133,10 +145,10 @@ def test_what_is_typed_is_text_and_nothing_else(server, page):
     type_sample(page, question=markup)
     page.locator(".document .title").first.fill(markup)
     denoise(page, "twin-llada")
-    assert page.title() == "floatscope live"
-    assert page.locator(".fs-title").inner_text().startswith("<img src=x")
-    assert page.locator("#player img, #player script, #results img").count() == 0
-    assert "not in its vocabulary" in page.locator("#results").inner_text()
+    expect(page.locator(".fs-title")).to_have_text(re.compile("^<img src=x"))
+    expect(page.locator("#results")).to_contain_text("not in its vocabulary")
+    expect(page.locator("#player img, #player script, #results img")).to_have_count(0)
+    expect(page).to_have_title("floatscope live")
 
 
 def test_a_refusal_is_shown_as_a_sentence_and_the_page_goes_on(server, page):
@@ -144,7 +156,7 @@ def test_a_refusal_is_shown_as_a_sentence_and_the_page_goes_on(server, page):
     page.locator(".document .text").first.fill("Ada " * 1900)
     page.locator(".document .text").last.fill("Ada " * 1900)
     page.locator("#start").click()
-    page.locator("#status.wrong", has_text="context of 2048").wait_for()
+    expect(page.locator("#status.wrong")).to_contain_text("context of 2048")
     type_sample(page)
     denoise(page, "twin-arm")
 
@@ -155,10 +167,10 @@ def test_stop_frees_the_queue(server, page):
     page.locator("#model").select_option("twin-llada")
     page.locator("#other").select_option("")
     page.locator("#start").click()
-    page.locator(".card-state", has_text="step").wait_for()
+    expect(page.locator(".card-state")).to_contain_text(re.compile(r"step \d+ of 128"))
     page.locator("#stop").click()
-    page.locator("#status", has_text="stopped").wait_for()
+    expect(page.locator("#status")).to_have_text("stopped")
     page.locator("#slots").fill("4")
     page.locator("#steps").fill("4")
     denoise(page, "twin-arm")
-    assert page.locator("#results li").count() == 1
+    expect(page.locator("#results li")).to_have_count(1)
