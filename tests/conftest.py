@@ -1,6 +1,7 @@
 """What all tests share: one thread (tiny tensors do not gain from more) and no network."""
 
 import os
+import signal
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported
 
@@ -17,6 +18,14 @@ if os.environ.get("CI"):
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def heard_interrupts():
+    """Ctrl-C reaches this process and those it starts, even if it was itself started with SIGINT ignored (`cmd &`)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

@@ -190,6 +190,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(monkeypatch, capsys, tmp_path
     assert not (tmp_path / "t.safetensors").exists()
 
 
+@pytest.mark.usefixtures("heard_interrupts")
 def test_ctrl_c_leaves_no_file(monkeypatch, capsys, tmp_path, checkpoint):
     """A real interrupt, in the middle of the run and while the file is written."""
     from floatscope.decoding import denoising

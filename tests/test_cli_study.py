@@ -114,6 +114,7 @@ def test_dry_run_counts_units_and_times_them(monkeypatch, capsys, tmp_path, stud
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("heard_interrupts")
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
     out = tmp_path / "run"
     call = [

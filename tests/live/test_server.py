@@ -291,6 +291,7 @@ def test_models_the_page_could_not_use_are_refused(models):
         server.open_with([bare])
 
 
+@pytest.mark.usefixtures("heard_interrupts")
 def test_ctrl_c_ends_it_cleanly(monkeypatch, capsys):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -311,15 +312,11 @@ def test_ctrl_c_ends_it_cleanly(monkeypatch, capsys):
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(sys, "argv", ["floatscope", "serve", "twin-arm", "--port", str(port)])
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     client = threading.Thread(target=use_and_interrupt)
-    try:
-        client.start()
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        client.join()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    client.start()
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    client.join()
     told = capsys.readouterr()
     assert f"serving twin-arm at http://127.0.0.1:{port}/" in told.out and b"floatscope" in page[0]
     assert stopped.value.code == 130 and "Traceback" not in told.err

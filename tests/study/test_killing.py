@@ -12,11 +12,10 @@ from collections import Counter
 
 from floatscope.study.plan import Curve, ModelPlan, TaskPlan
 from floatscope.study.study_file import write_study
-from tests.study.killing import begun, run_and_log
+from tests.study.killing import PATIENCE, begun, run_and_log
 from tests.study.small_studies import small_study
 
 KILLS = int(os.environ.get("FLOATSCOPE_KILLS", "3"))
-PATIENCE = 900
 
 
 def stored(folder) -> list[tuple[str, ...]]:
@@ -54,10 +53,10 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(tmp_path):
     coin = random.Random(KILLS)
     for _ in range(KILLS):
         before, begun_before = stored(folder), len(begun(log))
-        process = context.Process(target=run_and_log, args=(str(file), str(folder), str(log)))
+        wanted, deadline = coin.randrange(1, 7), time.monotonic() + PATIENCE
+        process = context.Process(target=run_and_log, args=(str(file), str(folder), str(log), wanted + 4))
         process.start()
-        wanted, deadline = len(before) + coin.randrange(1, 7), time.monotonic() + PATIENCE
-        while process.is_alive() and len(stored(folder)) < wanted and time.monotonic() < deadline:
+        while process.is_alive() and len(stored(folder)) < len(before) + wanted and time.monotonic() < deadline:
             time.sleep(0.02)
         time.sleep(coin.random() * 0.2)
         assert process.is_alive() and process.pid is not None, "the study was over before it could be killed"
