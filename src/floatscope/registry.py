@@ -8,10 +8,11 @@ the variable FLOATSCOPE_EXTENSIONS and is run before any registry is read, here 
 from __future__ import annotations
 
 import os
-import runpy
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -77,4 +78,14 @@ def run_extensions() -> None:
         _extended.add(name)  # before it runs: it reads registries itself
         if not Path(name).is_file():
             raise UserError(f"{EXTENSIONS} names {name}, which is no file: correct the variable or unset it.")
-        runpy.run_path(name, run_name=f"floatscope_extension_{Path(name).stem}")
+        _run_as_module(name)
+
+
+def _run_as_module(path: str) -> None:
+    """A module of its own, which stays: help is read from its source, and its classes can be pickled."""
+    name = f"floatscope_extension_{Path(path).stem}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{EXTENSIONS} names {path}, which is no Python file: its name should end in .py.")
+    sys.modules[name] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)

@@ -13,13 +13,12 @@ from floatscope.errors import UserError
 from floatscope.qa.metrics import mentions
 from floatscope.qa.samples import Document, Sample
 from floatscope.qa.stressors import (
+    BASELINES,
     CLOSED_BOOK,
     ORACLE,
     STRESSORS,
     Condition,
     Pool,
-    StressOptions,
-    build_conditions,
     check_conditions,
     derived_seed,
     stress,
@@ -54,7 +53,8 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def conditions(stressor: str, values: str, **options) -> tuple[Condition, ...]:
-    return build_conditions({stressor: values}, StressOptions(**options), baselines=False)
+    row = STRESSORS.named(stressor)
+    return row.conditions(values, row.options(**options))
 
 
 def gold_places(sample: Sample) -> list[int]:
@@ -67,12 +67,15 @@ def others(sample: Sample) -> tuple[Document, ...]:
 
 @pytest.mark.parametrize("name", STRESSORS)
 def test_every_stressor_makes_labelled_conditions_of_its_example(name: str) -> None:
-    made = conditions(name, STRESSORS[name].example, documents=4, kinds=("random", "topical", "counterfactual"))
+    row = STRESSORS[name]
+    settings = {"documents": 4, "kinds": ("random", "topical", "counterfactual")}
+    made = conditions(name, row.example, **{key: settings[key] for key in settings if hasattr(row.options, key)})
     assert made and len({condition.name for condition in made}) == len(made)
-    assert len({tuple(condition.labels) for condition in made}) == 1  # the same columns throughout
     assert len({tuple(condition.labels.values()) for condition in made}) == len(made)
     for condition in made:
-        assert condition.columns["stressor"] == name
+        assert condition.stressor == name
+        assert {key: type(value) for key, value in condition.labels.items()} == row.labels
+        assert row.axis is None or "{" not in row.axis.panel.format_map(condition.labels)
         pickle.loads(pickle.dumps(condition))  # conditions travel to other processes
         for sample in TWO if name == "layout" else ONE:
             stressed = stress(sample, condition, Pool(ONE + TWO), 0)
@@ -80,9 +83,8 @@ def test_every_stressor_makes_labelled_conditions_of_its_example(name: str) -> N
             assert not any(mentions(f"{d.title} {d.text}", sample.answers) for d in others(stressed))
 
 
-def test_baselines_come_first_and_are_what_they_say() -> None:
-    made = build_conditions({"slots": "8"})
-    assert made[:2] == (CLOSED_BOOK, ORACLE)
+def test_baselines_are_what_they_say() -> None:
+    assert BASELINES == (CLOSED_BOOK, ORACLE)
     assert stress(TWO[0], CLOSED_BOOK, Pool(TWO), 0).documents == ()
     assert stress(TWO[0], ORACLE, Pool(TWO), 0).documents == (TWO[0].documents[0], TWO[0].documents[2])
 
@@ -213,7 +215,7 @@ def test_slots_and_question_leave_the_sample_alone() -> None:
     slots = conditions("slots", "8..256")
     assert [condition.slots for condition in slots] == [8, 16, 32, 64, 128, 256]
     question = conditions("question", "all")
-    assert [condition.question for condition in question] == ["before", "after"]
+    assert [condition.placement for condition in question] == ["before", "after"]
     for condition in (*slots, *question):
         assert stress(TWO[0], condition, Pool(TWO), 0) is TWO[0]
 
@@ -281,9 +283,9 @@ BARE = Sample("bare", "Q?", ("A b",), (Document("", "text"),))
         (lambda: conditions("layout", "duplicated", documents=3), "at least 4 documents"),
         (lambda: conditions("slots", "0"), "lowest value here is 1"),
         (lambda: conditions("positions", "1"), "did you mean 'position'"),
-        (lambda: StressOptions(kinds=("loud",)), "no kind of noise 'loud'"),
-        (lambda: StressOptions(gold=()), "At least one"),
-        (lambda: StressOptions(documents=0), "too few"),
+        (lambda: conditions("noise", "0", kinds=("loud",)), "no kind of noise 'loud'"),
+        (lambda: conditions("noise", "0", gold=()), "At least one"),
+        (lambda: conditions("layout", "gap", documents=0), "too few"),
     ],
 )
 def test_impossible_combinations_are_sentences(call, sentence: str) -> None:
@@ -292,6 +294,6 @@ def test_impossible_combinations_are_sentences(call, sentence: str) -> None:
 
 
 def test_a_condition_that_fits_no_sample_is_refused_before_a_run() -> None:
-    check_conditions(build_conditions({"position": "all"}, StressOptions(documents=4)), [*TWO, *ONE], Pool(ONE), 0)
+    check_conditions(conditions("position", "all", documents=4), [*TWO, *ONE], Pool(ONE), 0)
     with pytest.raises(UserError, match=r"No sample fits the condition 'layout/10/gap/0'\. Sample 'm0' has 1 gold"):
-        check_conditions(build_conditions({"layout": "gap"}), ONE, Pool(ONE), 0)
+        check_conditions(conditions("layout", "gap"), ONE, Pool(ONE), 0)

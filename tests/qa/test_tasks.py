@@ -10,7 +10,9 @@ from floatscope.errors import UserError
 from floatscope.qa.guesses import GUESSES
 from floatscope.qa.metrics import mentions, score
 from floatscope.qa.prompts import build_prompt
-from floatscope.qa.stressors import StressOptions, build_conditions, stress
+from floatscope.qa.stressors import BASELINES, STRESSORS, stress
+from floatscope.qa.stressors.noise import NoiseOptions
+from floatscope.qa.stressors.position import PlacingOptions
 from floatscope.qa.tasks import POOL_SAMPLES, WORLD_SAMPLES, read_task
 from floatscope.twins.kinds import KINDS
 from floatscope.twins.tokenizer import make_tokenizer
@@ -61,15 +63,18 @@ def test_every_stressor_works_on_world_samples(kind):
     """Each condition that suits the kind keeps the gold, adds none, names no subject twice, and stays in the words."""
     tokenizer = make_tokenizer()
     task = read_task(f"world:{kind}", limit=2)
-    options = StressOptions(documents=8, kinds=("random", "topical", "counterfactual"), gold=("kept", "removed"))
+    noise = NoiseOptions(kinds=("random", "topical", "counterfactual"), gold=("kept", "removed"))
+    options = {"noise": noise, "position": PlacingOptions(8), "layout": PlacingOptions(8)}
     unsuited = {"rag": "layout", "twohop": "position"}[kind]
-    conditions = build_conditions({name: text for name, text in STRESS.items() if name != unsuited}, options)
+    conditions = list(BASELINES)
+    for name, values in STRESS.items():
+        conditions += STRESSORS[name].conditions(values, options.get(name)) if name != unsuited else ()
     assert {condition.stressor for condition in conditions} == {"baseline", *STRESS} - {unsuited}
     for condition in conditions:
         for sample in task.samples:
             shown = stress(sample, condition, task.pool, seed=0)
             prompt = build_prompt(
-                tokenizer, shown.question, shown.documents, shown.answers, placement=condition.question
+                tokenizer, shown.question, shown.documents, shown.answers, placement=condition.placement
             )
             assert tokenizer.unk_token_id not in prompt.ids
             others = [document for document in shown.documents if not document.gold]
@@ -93,7 +98,7 @@ def test_guesses_work_on_world_samples_and_are_mostly_wrong(guess):
 
 def test_closed_book_kinds_are_shown_documents_that_do_not_answer():
     task = read_task("world:closed-stable", limit=3)
-    (five,) = build_conditions({"documents": "5"}, baselines=False)
+    (five,) = STRESSORS["documents"].conditions("5")
     for sample in task.samples:
         shown = stress(sample, five, task.pool, seed=0)
         assert len(shown.documents) == 5

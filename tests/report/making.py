@@ -58,6 +58,7 @@ def made_stress() -> pl.DataFrame:
             "noise",
             "a",
             "a, topical distractors, gold kept",
+            "distractors",
             str(level),
             model,
             0.9 - level / 20,
@@ -70,7 +71,8 @@ def made_stress() -> pl.DataFrame:
         for model in MODELS
         for level in (0, 2, 10)
     ]
-    names = ("stressor", "task", "panel", "x", "model", "value", "low", "high", "samples", "closed-book", "oracle")
+    where = ("stressor", "task", "panel", "axis", "x", "model")
+    names = (*where, "value", "low", "high", "samples", "closed-book", "oracle")
     return pl.DataFrame(rows, schema=names, orient="row")
 
 

@@ -42,7 +42,11 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(tmp_path):
     study = small_study(
         models=(ModelPlan("twin-llada"),),
         tasks=(TaskPlan("world:rag:3"),),
-        conditions=(Curve("documents", "0"), Curve("documents", "3", traces=4), Curve("position", "all", documents=3)),
+        conditions=(
+            Curve("documents", "0"),
+            Curve("documents", "3", traces=4),
+            Curve("position", "all", options={"documents": 3}),
+        ),
         limit=2 * KILLS,
         batch=2,
     )

@@ -10,7 +10,7 @@ import pytest
 import floatscope as fs
 from floatscope.errors import UserError
 from floatscope.qa.metrics import score
-from floatscope.qa.stressors import build_conditions, stress
+from floatscope.qa.stressors import STRESSORS, stress
 from floatscope.study.plan import Curve, ModelPlan, TaskPlan
 from floatscope.study.run import Run
 from floatscope.study.running import run_study
@@ -47,7 +47,7 @@ def test_every_unit_has_a_row_with_its_scores(outcome):
 def test_answers_are_those_of_generate_for_one_sample_at_a_time(outcome):
     """Batches of four, sorted by length, and traced units give the tokens that each sample gives alone."""
     study, found = outcome.run.study, predictions(outcome.run)
-    conditions = {c.name: c for c in build_conditions({"documents": "0,3"}, baselines=False)}
+    conditions = {c.name: c for c in STRESSORS["documents"].conditions("0,3")}
     for plan, sampler in (
         (study.models[0], fs.AutoregressiveSampler(length=4)),
         (study.models[1], fs.LLaDASampler(4, 4)),
@@ -212,7 +212,11 @@ def test_a_mistake_in_the_sampler_stops_the_run(tmp_path):
 def test_stress_labels_become_columns(tmp_path):
     study = small_study(
         models=(ModelPlan("twin-arm"),), tasks=(TaskPlan("world:rag:3"),), limit=2,
-        conditions=(Curve("slots", "2,4"), Curve("question", "before,after"), Curve("noise", "0,1", kinds=("random",))),
+        conditions=(
+            Curve("slots", "2,4"),
+            Curve("question", "before,after"),
+            Curve("noise", "0,1", options={"kinds": ("random",)}),
+        ),
     )  # fmt: skip
     rows = run_study(study, tmp_path / "run").run.results().filter(control="")
     by_condition = {row["condition"]: row for row in rows.iter_rows(named=True)}

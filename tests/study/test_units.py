@@ -25,7 +25,7 @@ def test_every_unit_is_planned_once():
 
 def test_a_curve_can_take_fewer_samples_and_stress_brings_baselines():
     study = small_study(
-        conditions=(Curve("position", "0,2", documents=3, limit=2, tasks=("rag",)), Curve("documents", "3"))
+        conditions=(Curve("position", "0,2", ("rag",), limit=2, options={"documents": 3}), Curve("documents", "3"))
     )
     counted = Counter((job.unit.task, job.unit.condition) for job in jobs_of(study) if job.unit.model == "twin-arm")
     assert counted == {

@@ -7,7 +7,7 @@ from cyclopts import App, CycloptsError
 from floatscope import __version__
 from floatscope.cli.adapting import adapt
 from floatscope.cli.analyses import analyze
-from floatscope.cli.evaluation import evaluate, stress, table
+from floatscope.cli.evaluation import evaluate, table
 from floatscope.cli.live import serve
 from floatscope.cli.pulling import pull
 from floatscope.cli.studies import report, study
@@ -22,8 +22,15 @@ app = App(
     help_epilogue="Start with: floatscope study demo; floatscope serve; floatscope trace MODEL --question 'Who ...?'",
     suppress_keyboard_interrupt=False,
 )
-for verb in (study, report, serve, evaluate, stress, table, trace, analyze, check, families, train, pull, adapt):
+for verb in (study, report, serve, evaluate, table, trace, analyze, check, families, train, pull, adapt):
     app.command(verb)
+app.command(
+    "floatscope.cli.stressing:stress",
+    help="""Make question answering harder step by step, beside closed-book, oracle and guess baselines.
+
+    Example: floatscope stress --model twin-arm --model twin-llada --task world --position all --documents 5 --length 8 --out runs/stress
+    """,  # noqa: E501  an example must stay on one line to be copied
+)
 
 
 def main() -> None:

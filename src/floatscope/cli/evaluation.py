@@ -1,4 +1,4 @@
-"""The verbs that ask models questions: evaluate, stress, table. Each writes a study and runs it as `study` does."""
+"""Asking models questions: `evaluate`, `table`, and what `stress` shares with them. A study is written and run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cyclopts import Parameter
 if TYPE_CHECKING:
     from floatscope.study.plan import Curve, TaskPlan
 
-_REPEATED = Parameter(negative="", consume_multiple=False)
+REPEATED = Parameter(negative="", consume_multiple=False)
 _FLAG = Parameter(negative="")
 
 
@@ -20,9 +20,9 @@ _FLAG = Parameter(negative="")
 class Asking:
     """What evaluate and stress have in common."""
 
-    model: Annotated[tuple[str, ...], _REPEATED]
+    model: Annotated[tuple[str, ...], REPEATED]
     """A folder, a .gguf file, a hub id or a twin; repeat for more. NAME=SOURCE gives it a name."""
-    task: Annotated[tuple[str, ...], _REPEATED]
+    task: Annotated[tuple[str, ...], REPEATED]
     """world[:KIND[:DOCUMENTS]] (rag, twohop, ...), a .json or .jsonl file or hf:NAME; repeat for more. NAME=SOURCE
     gives it a name."""
     out: Path
@@ -34,7 +34,7 @@ class Asking:
     length: int = 32
     """Answer slots."""
     steps: int | None = None
-    """Denoising steps; default: one a slot."""
+    """Denoising steps; default: one per slot."""
     trace: int = 0
     """Keep traces of so many samples of each task and condition, with their controls."""
     batch: int = 16
@@ -77,59 +77,7 @@ def evaluate(asking: Asking, *, documents: str = "0,5") -> int:
     """  # noqa: E501  an example must stay on one line to be copied
     from floatscope.study.plan import Curve
 
-    return _ask("evaluate", asking, [Curve("documents", documents)])
-
-
-def stress(
-    asking: Asking,
-    *,
-    noise: str | None = None,
-    position: str | None = None,
-    layout: str | None = None,
-    slots: str | None = None,
-    question: str | None = None,
-    documents: int = 10,
-    kind: Annotated[tuple[str, ...], _REPEATED] = ("topical",),
-    gold: Annotated[tuple[str, ...], _REPEATED] = ("kept",),
-    distractors: Literal["topical", "random"] = "topical",
-) -> int:
-    """Make question answering harder step by step, beside closed-book, oracle and guess baselines.
-
-    Example: floatscope stress --model twin-arm --model twin-llada --task world --position all --documents 5 --length 8 --out runs/stress
-
-    Parameters
-    ----------
-    noise
-        Numbers of distractors: 0..10.
-    position
-        Places of the gold document, counted from 0: all, or 0,4,9.
-    layout
-        Layouts of two-hop evidence: gap, order, split, duplicated; for tasks whose samples have two gold documents.
-    slots
-        Numbers of answer slots: 8,32,128.
-    question
-        Where the question stands: before, after.
-    documents
-        Documents shown in the position and layout tests, gold included.
-    kind
-        Kind of noise: random, topical, counterfactual; repeat for more.
-    gold
-        Gold documents under noise: kept, removed; repeat for both.
-    distractors
-        Where the other documents of the position and layout tests come from.
-    """  # noqa: E501  an example must stay on one line to be copied
-    from floatscope.errors import UserError
-    from floatscope.study.plan import Curve
-
-    asked = {"noise": noise, "position": position, "layout": layout, "slots": slots, "question": question}
-    curves = [
-        Curve(stressor, values, documents=documents, kinds=kind, gold=gold, distractors=distractors)
-        for stressor, values in asked.items()
-        if values is not None
-    ]
-    if not curves:
-        raise UserError(f"Say what to stress with at least one of {', '.join(f'--{name}' for name in asked)}.")
-    return _ask("stress", asking, curves)
+    return ask("evaluate", asking, [Curve("documents", documents)])
 
 
 def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdown") -> None:
@@ -151,7 +99,7 @@ def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdo
     print(write_tables(tables(Run(run).results()), format))
 
 
-def _ask(name: str, asking: Asking, curves: list[Curve]) -> int:
+def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
     """Write the study of the flags, run it, print its tables."""
     from floatscope.cli.running import run_shown
     from floatscope.study.plan import ModelPlan, PromptPlan, Study
@@ -200,9 +148,9 @@ def _task(text: str, asking: Asking) -> TaskPlan:
 
 
 def _for_tasks(curve: Curve, tasks: tuple[TaskPlan, ...]) -> Curve:
-    """A curve for the tasks it can be for: layout needs two gold documents, position one."""
-    unfit = {"layout": False, "position": True}
-    if curve.stressor not in unfit:
-        return curve
-    fit = tuple(task.name for task in tasks if task.two_hop is not unfit[curve.stressor])
+    """A curve for the tasks it can be for: those not known to have another number of gold documents than it needs."""
+    from floatscope.qa.stressors import STRESSORS
+
+    needed = STRESSORS[curve.stressor].gold_documents
+    fit = tuple(task.name for task in tasks if needed is None or task.gold_documents in (None, needed))
     return curve if len(fit) in (0, len(tasks)) else replace(curve, tasks=fit)

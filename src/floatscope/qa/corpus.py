@@ -6,7 +6,7 @@ from pathlib import Path
 
 from floatscope.errors import UserError
 from floatscope.qa.readers.fields import WrongField, text_of, title_of
-from floatscope.qa.readers.files import WrongRecord, read_records
+from floatscope.qa.readers.records import WrongRecord, read_records
 from floatscope.qa.samples import Document, Sample
 
 TEXTS = ("text", "contents")

@@ -39,7 +39,7 @@ class Content:
     results: Mapping[str, Result] = field(default_factory=dict)
     """Analyses by name; "compat" gives the figures their published view."""
     stress: pl.DataFrame | None = None
-    """Curves: task, stressor, panel, x, model, value, low, high, samples and the baselines."""
+    """Curves: task, stressor, panel, axis, x, model, value, low, high, samples and the baselines."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     study: str = ""
     """The study as a TOML text."""
@@ -159,18 +159,10 @@ def _stress(content: Content) -> str:
 
 def stress_figure(table: pl.DataFrame, models: Sequence[str]) -> Figure:
     """Accuracy by level, a panel for each curve, with the baselines as controls."""
-    axes = {
-        "noise": "distractors",
-        "position": "place of the gold document, from 0",
-        "layout": "layout",
-        "slots": "answer slots",
-        "question": "the question stands",
-    }
     controls = [name for name in BASELINES if name in table.columns and table[name].is_not_null().any()]
     panels = []
-    for (stressor,), part in table.group_by("stressor", maintain_order=True):
-        axis = axes.get(str(stressor), str(stressor))
-        panels += line_panels(part, "panel", models, "accuracy", "x", axis, controls=controls)
+    for (_, axis), part in table.group_by("stressor", "axis", maintain_order=True):
+        panels += line_panels(part, "panel", models, "accuracy", "x", str(axis), controls=controls)
     for panel in panels:
         panel["range"] = [0, 1]
         for point in (point for series in panel["series"] for point in series["points"]):

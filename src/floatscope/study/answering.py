@@ -55,7 +55,7 @@ def prepare(study: Study, model: Model, template: Template, job: Job) -> Prepare
             sample.documents,
             sample.answers,
             template=template,
-            placement=job.condition.question,
+            placement=job.condition.placement,
             raw=study.prompt.raw,
             room=None if model.context is None else model.context - slots,
         )
@@ -68,9 +68,9 @@ def choose_template(study: Study, model: Model, jobs: Sequence[Job]) -> Template
     """The prompt template for a model; one that cannot do what the conditions ask stops the run."""
     template = read_template(study.prompt.template, model.family.name)
     for job in jobs:
-        if job.condition.question not in (None, *template.placements):
+        if job.condition.placement not in (None, *template.placements):
             raise UserError(
-                f"The template {template.name} cannot have the question {job.condition.question} the documents, which "
+                f"The template {template.name} cannot have the question {job.condition.placement} the documents, which "
                 f"the condition {job.condition.name!r} asks for: choose another template or leave the condition out."
             )
     return template

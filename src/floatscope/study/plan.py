@@ -6,13 +6,13 @@ Each class is a table of the TOML file, each field a key of it; `study_file` rea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
 from floatscope.errors import UserError
-from floatscope.qa.stressors import BASELINES, STRESSORS, Condition, StressOptions, build_conditions
+from floatscope.qa.stressors import BASELINES, STRESSORS, Condition
 
 WORLD = "world"
 UNTRAINED, NULL_QUERY, GUESS = "untrained", "null_query", "guess"
@@ -118,9 +118,13 @@ class TaskPlan:
         return (self.source.split(":")[1:2] or ["rag"])[0] if self.from_world else None
 
     @property
-    def two_hop(self) -> bool | None:
-        """Whether samples have two gold documents; None where only the data can tell."""
-        return self.kind == "twohop" if self.from_world else None
+    def gold_documents(self) -> int | None:
+        """How many gold documents each sample has; None where only the data can tell."""
+        from floatscope.twins.kinds import KINDS
+
+        if self.kind is None:
+            return None
+        return KINDS[self.kind].least if KINDS[self.kind].placed else 0
 
 
 @dataclass(frozen=True)
@@ -128,39 +132,50 @@ class Curve:
     """A stressor and its values: the conditions of one curve, as a `[[conditions]]` table."""
 
     stressor: str
-    """documents, noise, position, layout, slots or question."""
+    """Its name; `floatscope stress --help` has them all."""
     values: str
     """As on the command line: "0,5", "0..10", "all", "gap,order"; or a list."""
     tasks: tuple[str, ...] = ()
     """Names of the tasks it is for; all where left out."""
-    documents: int = 10
-    """Documents shown in the position and layout tests, gold included."""
-    kinds: tuple[str, ...] = ("topical",)
-    """Kinds of noise: random, topical, counterfactual."""
-    gold: tuple[str, ...] = ("kept",)
-    """Gold documents under noise: kept, removed."""
-    distractors: Literal["topical", "random"] = "topical"
-    """Where the other documents of the position and layout tests come from."""
     traces: int | None = None
     """Traces to keep, of the first so many samples of each task and condition; where left out, the study's."""
     limit: int | None = None
     """Samples, the first so many of each task's."""
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The stressor's own options: the other keys of the table, and the defaults of those left out."""
 
     def __post_init__(self) -> None:
-        if self.stressor not in STRESSORS:
-            raise PlanError(f"There is no stressor {self.stressor!r}: {nearest(self.stressor, STRESSORS)}.", "stressor")
+        _check_names((self.stressor,), STRESSORS, "stressor", "stressor")
         _check_least(self.traces, 0, "traces", f"The stressor {self.stressor!r}")
         _check_least(self.limit, 1, "limit", f"The stressor {self.stressor!r}")
+        self._write_out_options()
         try:
             self.conditions  # noqa: B018  a mistake in the values is found here
         except UserError as error:
             raise PlanError(str(error), "values") from error
 
+    def _write_out_options(self) -> None:
+        row = STRESSORS[self.stressor]
+        defaults = {part.name: part.default for part in fields(row.options)}
+        if taken := [part.name for part in fields(self) if part.name in defaults]:
+            raise PlanError(
+                f"The option {taken[0]!r} of {self.stressor!r} is a key of every curve: rename it.", "stressor"
+            )
+        for key, value in self.options.items():
+            if key not in defaults:
+                hint = nearest(key, defaults)
+                raise PlanError(f"The stressor {self.stressor!r} has no option {key!r}: {hint}.", key)
+            try:
+                row.options(**{key: value})  # alone, so that a mistake is told with its key
+            except UserError as error:
+                raise PlanError(str(error), key) from error
+        object.__setattr__(self, "options", defaults | dict(self.options))
+
     @property
     def conditions(self) -> tuple[Condition, ...]:
         """The conditions, without the baselines."""
-        options = StressOptions(self.documents, self.kinds, self.gold, self.distractors)
-        return build_conditions({self.stressor: self.values}, options, baselines=False)
+        row = STRESSORS[self.stressor]
+        return row.conditions(self.values, row.options(**self.options))
 
 
 @dataclass(frozen=True)
@@ -289,7 +304,7 @@ class Study:
         """The conditions of a task: under stress the baselines first, then each curve's."""
         curves = [curve for curve in self.conditions if task in self.tasks_of(curve)]
         found: list[Cell] = []
-        if any(curve.stressor != DOCUMENTS for curve in curves):
+        if any(STRESSORS[curve.stressor].axis is not None for curve in curves):
             found += [Cell(task, condition, self.samples_of(task), 0) for condition in BASELINES]
         for curve in curves:
             limit = min(self.samples_of(task), curve.limit or self.samples_of(task))
@@ -310,25 +325,17 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def _check_fit(curve: Curve, task: TaskPlan, number: int) -> None:
     """Stressors that need a number of gold documents which the task is known not to have."""
-    if task.two_hop is None:
-        return
-    wrong = curve.stressor == "layout" and not task.two_hop, curve.stressor == "position" and task.two_hop
-    if any(wrong):
-        needs = (
-            "two gold documents, and the task {!r} has one"
-            if wrong[0]
-            else "one gold document, and the task {!r} has two"
-        )
+    needed, there = STRESSORS[curve.stressor].gold_documents, task.gold_documents
+    if needed is not None and there is not None and needed != there:
         raise PlanError(
-            f"The stressor {curve.stressor!r} needs {needs.format(task.name)}: say for which tasks it is, with tasks.",
+            f"The stressor {curve.stressor!r} needs {needed} gold document{'s' * (needed > 1)} in a sample, and the "
+            f"task {task.name!r} has {there}: say for which tasks it is, with tasks.",
             "conditions", number, "tasks",
         )  # fmt: skip
 
 
 def _check_sampler(settings: Mapping[str, Any]) -> None:
     """Names and settings that no sampler has; whether they fit the model's own is known when it is loaded."""
-    from dataclasses import fields
-
     from floatscope.decoding import SAMPLERS
 
     name = settings.get("name")

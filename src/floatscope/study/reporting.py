@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from floatscope.analysis.results import Result
 from floatscope.qa.statistics import Difference, Interval, proportion_interval
+from floatscope.qa.stressors import STRESSORS
 from floatscope.report.page import Content, build_page
 from floatscope.study.manifest import replace_text
 from floatscope.study.plan import DOCUMENTS, GUESS, UNTRAINED
@@ -23,8 +24,6 @@ REPORT = "report.html"
 QUESTION = (
     "What do retrieved documents do for a diffusion language model, and where does its attention go while it denoises?"
 )
-_LEVELS = {"noise": "level", "position": "place", "layout": "value", "slots": "slots", "question": "placement"}
-"""The label that a stressor's curve runs over."""
 _BASELINES = ("closed-book", "oracle")
 
 
@@ -99,13 +98,14 @@ def stress_frame(rows: pl.DataFrame, models: Sequence[str]) -> pl.DataFrame:
     import polars as pl
 
     found: list[dict[str, Any]] = []
-    own = rows.filter((pl.col("control") == "") & pl.col("stressor").is_in(list(_LEVELS)))
+    axes = {name: row.axis for name, row in STRESSORS.items() if row.axis is not None}
+    own = rows.filter((pl.col("control") == "") & pl.col("stressor").is_in(list(axes)))
     keys = ("stressor", "task", "model", "condition")
     for (stressor, task, model, condition), part in own.group_by(keys, maintain_order=True):
         right = part["accuracy"].drop_nulls().to_list()
         if not right:
             continue
-        first = part.row(0, named=True)
+        first, axis = part.row(0, named=True), axes[str(stressor)]
         interval = proportion_interval(right)
         here = rows.filter(pl.col("task") == task)
         guesses = here.filter((pl.col("control") == GUESS) & (pl.col("condition") == condition))
@@ -113,8 +113,9 @@ def stress_frame(rows: pl.DataFrame, models: Sequence[str]) -> pl.DataFrame:
             {
                 "stressor": stressor,
                 "task": task,
-                "panel": _panel_title(str(stressor), str(task), first),
-                "x": str(first[_LEVELS[str(stressor)]]),
+                "panel": ", ".join(filter(None, (str(task), axis.panel.format_map(first)))),
+                "axis": axis.title,
+                "x": str(first[axis.label]),
                 "model": model,
                 "value": interval.estimate,
                 "low": interval.low,
@@ -133,15 +134,6 @@ def stress_frame(rows: pl.DataFrame, models: Sequence[str]) -> pl.DataFrame:
     return pl.DataFrame(found, infer_schema_length=None).sort(
         pl.col("model").replace_strict(place, default=len(place), return_dtype=pl.Int64), maintain_order=True
     )
-
-
-def _panel_title(stressor: str, task: str, row: Mapping[str, Any]) -> str:
-    details = {
-        "noise": f"{row.get('kind')} distractors, gold {row.get('gold')}",
-        "position": f"among {row.get('documents')} documents",
-        "layout": str(row.get("layout")),
-    }
-    return ", ".join(filter(None, (task, details.get(stressor, ""))))
 
 
 def _mean(rows: pl.DataFrame) -> float | None:

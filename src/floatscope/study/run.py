@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floatscope.errors import UserError
+from floatscope.qa.stressors import label_types
 from floatscope.study.manifest import read_manifest
 from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, Study
 from floatscope.study.store import read_rows
@@ -17,9 +19,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 STUDY_FILE = "study.toml"
-LABELS = ("documents", "kind", "gold", "level", "place", "layout", "value", "slots", "placement")
-"""Columns of the conditions' labels; `placement` is that of the question, whose text has the column `question`."""
-_WHOLE = ("documents", "level", "place", "slots", "prompt_tokens", "steps", "cut")
 _CONTROL_ORDER = ("", NULL_QUERY, UNTRAINED, GUESS)
 
 
@@ -42,21 +41,21 @@ class Run:
         return read_manifest(self.folder)
 
     def results(self) -> pl.DataFrame:
-        """One row a unit of the study that is done, in the study's order; label columns are null where not used."""
+        """One row per unit of the study that is done, in the study's order; label columns are null where not used."""
         import polars as pl
 
-        places = self._places()
+        cells = [cell for task in self.study.tasks for cell in self.study.cells(task)]
+        labels = {cell.condition.name: cell.condition.labels for cell in cells}
+        places = self._places(labels)
         placed = [(place, row) for row in read_rows(self.folder) if (place := _place(row, places)) is not None]
         placed.sort(key=lambda pair: pair[0])
-        columns: dict[str, list[Any]] = {name: [] for name in _schema()}
+        schema = _schema()
+        columns: dict[str, list[Any]] = {name: [] for name in schema}
         for _, row in placed:
-            labels = json.loads(str(row["labels"]))
-            if "question" in labels:
-                labels["placement"] = labels.pop("question")
-            full = dict.fromkeys(LABELS) | row | labels | {"answers": json.loads(str(row["answers"]))}
+            full = row | {"answers": json.loads(str(row["answers"]))} | dict(labels[str(row["condition"])])
             for name, values in columns.items():
-                values.append(full[name])
-        return pl.DataFrame(columns, schema=_schema())
+                values.append(full.get(name))
+        return pl.DataFrame(columns, schema=schema)
 
     def traces(
         self,
@@ -74,18 +73,15 @@ class Run:
                 found = found.filter(found[name] == value)
         return [self.folder / path for path in found["trace"].drop_nulls()]
 
-    def _places(self) -> dict[str, dict[str, int]]:
+    def _places(self, conditions: Iterable[str]) -> dict[str, dict[str, int]]:
         """The order of names in the study."""
         from floatscope.qa.guesses import GUESSES
 
-        conditions: dict[str, None] = {}
-        for task in self.study.tasks:
-            conditions |= dict.fromkeys(cell.condition.name for cell in self.study.cells(task))
         names = {
             "control": _CONTROL_ORDER,
             "model": [*(model.name for model in self.study.models), *GUESSES],
             "task": [task.name for task in self.study.tasks],
-            "condition": list(conditions),
+            "condition": conditions,
         }
         return {column: {name: place for place, name in enumerate(known)} for column, known in names.items()}
 
@@ -98,10 +94,15 @@ def _place(row: dict[str, Any], places: dict[str, dict[str, int]]) -> tuple[int,
 
 
 def _schema() -> dict[str, Any]:
+    """The columns of the results: the labels of all stressors stand behind the condition."""
     import polars as pl
 
-    texts = ("model", "task", "condition", "stressor", *LABELS, "sample", "control", "question")
-    scores = dict.fromkeys(("accuracy", "em", "f1"), pl.Float64)
-    rest = dict.fromkeys(("prompt_tokens", "steps", "cut"), pl.Int64) | dict.fromkeys(("error", "trace"), pl.String)
-    schema: dict[str, Any] = dict.fromkeys(texts, pl.String) | {"answers": pl.List(pl.String), "prediction": pl.String}
-    return schema | scores | rest | {name: pl.Int64 for name in _WHOLE if name in LABELS}
+    texts = dict.fromkeys(("model", "task", "condition", "stressor"), pl.String)
+    types = {str: pl.String, int: pl.Int64, float: pl.Float64}
+    labels = {name: types[kind] for name, kind in label_types().items()}
+    rest = dict.fromkeys(("sample", "control", "question"), pl.String) | {"answers": pl.List(pl.String)}
+    rest |= {"prediction": pl.String} | dict.fromkeys(("accuracy", "em", "f1"), pl.Float64)
+    rest |= dict.fromkeys(("prompt_tokens", "steps", "cut"), pl.Int64) | dict.fromkeys(("error", "trace"), pl.String)
+    if taken := labels.keys() & (texts | rest).keys():
+        raise UserError(f"A stressor has a label {min(taken)!r}, which all results have: give it another name.")
+    return texts | labels | rest

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from floatscope.errors import UserError
+from floatscope.qa.stressors import Label
 from floatscope.study.units import Unit, storable
 
 FILE = "results.sqlite"
@@ -40,7 +41,7 @@ class Row:
     unit: Unit
     number: int
     stressor: str
-    labels: Mapping[str, str | int] = field(hash=False)
+    labels: Mapping[str, Label] = field(hash=False)
     question: str
     answers: tuple[str, ...]
     prediction: str | None = None

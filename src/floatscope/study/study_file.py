@@ -7,11 +7,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from floatscope.errors import UserError
+from floatscope.qa.stressors import STRESSORS
 from floatscope.study.plan import Curve, ModelPlan, PlanError, PromptPlan, Study, TaskPlan, nearest
 
 T = TypeVar("T")
@@ -98,7 +100,8 @@ def _study(data: dict[str, Any]) -> Study:
         tables = given.get(key, [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise PlanError(f"{key} should be tables: write [[{key}]] before each.", key)
-        given[key] = tuple(_part(cls, table, (key, number)) for number, table in enumerate(tables))
+        read = _curve if cls is Curve else partial(_part, cls)
+        given[key] = tuple(read(table, (key, number)) for number, table in enumerate(tables))
     if "prompt" in given:
         if not isinstance(given["prompt"], dict):
             raise PlanError("prompt should be a table: write [prompt].", "prompt")
@@ -106,22 +109,52 @@ def _study(data: dict[str, Any]) -> Study:
     return _part(Study, given, ())
 
 
+def _curve(table: Mapping[str, Any], where: Key) -> Curve:
+    """A curve: the keys that every curve has, and its stressor's options.
+
+    Options of other stressors say nothing here: older versions wrote all of them into the study of a run.
+    """
+    if "stressor" not in table:
+        raise PlanError(f"{_table_name(where)} needs the key 'stressor'.", *where)
+    options = {name: get_type_hints(row.options) for name, row in STRESSORS.items()}
+    name = _typed(table["stressor"], str, "stressor", (*where, "stressor"))
+    if name not in options:  # told first, since it decides which keys there are
+        raise PlanError(f"There is no stressor {name!r}: {nearest(name, options)}.", *where, "stressor")
+    own = options[name]
+    others = {key for hints in options.values() for key in hints} - own.keys()
+    hints = get_type_hints(Curve)
+    del hints["options"]
+    values = _values({key: value for key, value in table.items() if key not in others}, hints | own, where)
+    given = {key: values.pop(key) for key in own if key in values}
+    return _made(Curve, values | {"options": given}, where)
+
+
 def _part(cls: type[T], table: Mapping[str, Any], where: Key) -> T:
-    """One dataclass from one table: known keys of the right type, and what the class itself checks."""
-    hints = get_type_hints(cls)
-    name = f"[{where[0]}]" if where else "a study"
-    values: dict[str, Any] = {}
-    for key, value in table.items():
+    """One dataclass from one table."""
+    return _made(cls, _values(table, get_type_hints(cls), where), where)
+
+
+def _values(table: Mapping[str, Any], hints: Mapping[str, Any], where: Key) -> dict[str, Any]:
+    """The values of a table: known keys of the right type."""
+    for key in table:
         if key not in hints:
-            raise PlanError(f"There is no key {key!r} in {name}: {nearest(key, hints)}.", *where, key)
-        values[key] = _typed(value, hints[key], key, (*where, key))
+            raise PlanError(f"There is no key {key!r} in {_table_name(where)}: {nearest(key, hints)}.", *where, key)
+    return {key: _typed(value, hints[key], key, (*where, key)) for key, value in table.items()}
+
+
+def _made(cls: type[T], values: Mapping[str, Any], where: Key) -> T:
+    """The dataclass of these values: none missing, and what the class itself checks."""
     for part in fields(cls):  # pyright: ignore[reportArgumentType]
         if part.name not in values and part.default is MISSING and part.default_factory is MISSING:
-            raise PlanError(f"{name} needs the key {part.name!r}.", *where)
+            raise PlanError(f"{_table_name(where)} needs the key {part.name!r}.", *where)
     try:
         return cls(**values)
     except PlanError as error:
         raise PlanError(str(error), *where, *error.key) from error
+
+
+def _table_name(where: Key) -> str:
+    return f"[{where[0]}]" if where else "a study"
 
 
 def _typed(value: Any, hint: Any, key: str, where: Key) -> Any:
@@ -140,6 +173,8 @@ def _typed(value: Any, hint: Any, key: str, where: Key) -> Any:
             return value
         if kind is str and key == "values" and isinstance(value, list | int) and not isinstance(value, bool):
             return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
         if isinstance(kind, type) and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
             return value
     raise PlanError(f"{key} should be {' or '.join(map(_kind_name, kinds))}, not {value!r}.", *where)
@@ -148,13 +183,15 @@ def _typed(value: Any, hint: Any, key: str, where: Key) -> Any:
 def _kind_name(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
-    names = {str: "text", int: "a whole number", bool: "true or false", NoneType: "left out", PromptPlan: "a table"}
+    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false", NoneType: "left out"}
     return names.get(kind) or ("a list" if get_origin(kind) is tuple else "a table")
 
 
 def _plain(part: Any) -> dict[str, Any]:
     """Field values that a file can hold; what is None is left out."""
     values = {field.name: getattr(part, field.name) for field in fields(part)}
+    if isinstance(part, Curve):
+        values |= values.pop("options")
     return {name: value for name, value in values.items() if value is not None and value != {}}
 
 

@@ -1,4 +1,7 @@
-"""Reading question answering files of many shapes into samples. Retrieval and prompts are left to others."""
+"""Reading question answering files of many shapes into samples. Retrieval and prompts are left to others.
+
+A shape is a file with a row; this is the place where the rows are listed.
+"""
 
 import warnings
 from collections.abc import Iterable, Iterator
@@ -8,15 +11,25 @@ from pathlib import Path
 from typing import Literal
 
 from floatscope.errors import UserError
+from floatscope.qa.readers import hotpotqa, kilt, lost_in_the_middle, ms_marco, paper, plain, squad, triviaqa
 from floatscope.qa.readers.fields import WrongField, identity
-from floatscope.qa.readers.files import Record, WrongRecord, read_records
 from floatscope.qa.readers.hub import PREFIX, read_hub_records
-from floatscope.qa.readers.registry import SHAPES, detect_shape, shape_named
+from floatscope.qa.readers.records import Record, WrongRecord, read_records
 from floatscope.qa.readers.shape import Shape
 from floatscope.qa.samples import Sample
+from floatscope.registry import Registry
 
 __all__ = ["SHAPES", "Skipped", "read_samples"]
 
+# The last is asked first: a shape stands after those whose looser test its records would pass as well, and so does
+# one that is added.
+SHAPES: Registry[Shape] = Registry(
+    "dataset shape",
+    {
+        module.SHAPE.name: module.SHAPE
+        for module in (plain, kilt, ms_marco, triviaqa, squad, hotpotqa, lost_in_the_middle, paper)
+    },
+)
 DETECTION_RECORDS = 20
 
 
@@ -49,7 +62,7 @@ def read_samples(
         raise UserError(f"on_error is {on_error!r}: use 'raise' or 'skip'.")
     if limit is not None and limit < 1:
         raise UserError(f"The limit is {limit}: ask for at least one sample.")
-    return islice(_samples(str(path), shape_named(shape) if shape else None, on_error, skipped), limit)
+    return islice(_samples(str(path), SHAPES.named(shape) if shape else None, on_error, skipped), limit)
 
 
 def _samples(
@@ -113,8 +126,9 @@ def _of_shape(
 def _detected(head: list[Record | WrongRecord], source: str) -> Shape:
     good = [record for record in head if isinstance(record, Record)]
     for record in good:
-        if shape := detect_shape(record.data):
-            return shape
+        for shape in reversed(tuple(SHAPES.values())):
+            if shape.matches(record.data):
+                return shape
     if good:
         keys = ", ".join(f"`{key}`" for key in list(good[0].data)[:8])
         found = f"its first object has the fields {keys or 'of no name'}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from floatscope.errors import UserError
-from floatscope.qa.readers.files import Record
+from floatscope.qa.readers.records import Record
 
 PREFIX = "hf:"
 _NAME = re.compile(r"hf:(?P<name>[^@:]+)(@(?P<config>[^@:]+))?(:(?P<split>[^@:]+))?")

@@ -1,24 +1,48 @@
-"""Stress tests: stressors yield conditions, conditions change samples. Running them is left to others."""
+"""Stress tests: stressors make conditions, conditions change samples. Running them is left to others.
 
-from floatscope.qa.stressors.baselines import BASELINES, CLOSED_BOOK, ORACLE
-from floatscope.qa.stressors.condition import Condition, derived_seed, stress
-from floatscope.qa.stressors.options import NOISE_GOLD, NOISE_KINDS, StressOptions
+A stressor is a file with a function and a row; this is the place where the rows are listed.
+"""
+
+from floatscope.errors import UserError
+from floatscope.qa.stressors.baselines import BASELINES, CLOSED_BOOK, DOCUMENTS, ORACLE
+from floatscope.qa.stressors.canvas_settings import QUESTION, SLOTS
+from floatscope.qa.stressors.condition import Condition, Label, check_conditions, derived_seed, stress
+from floatscope.qa.stressors.noise import NOISE
 from floatscope.qa.stressors.pool import Pool
-from floatscope.qa.stressors.registry import STRESSORS, Stressor, build_conditions, check_conditions
+from floatscope.qa.stressors.position import POSITION
+from floatscope.qa.stressors.stressor import Axis, Stressor
+from floatscope.qa.stressors.two_hop_layout import LAYOUT
+from floatscope.registry import Registry
 
 __all__ = [
     "BASELINES",
     "CLOSED_BOOK",
-    "NOISE_GOLD",
-    "NOISE_KINDS",
     "ORACLE",
     "STRESSORS",
+    "Axis",
     "Condition",
+    "Label",
     "Pool",
-    "StressOptions",
     "Stressor",
-    "build_conditions",
     "check_conditions",
     "derived_seed",
+    "label_types",
     "stress",
 ]
+
+STRESSORS: Registry[Stressor] = Registry(
+    "stressor", {row.name: row for row in (DOCUMENTS, NOISE, POSITION, LAYOUT, SLOTS, QUESTION)}
+)
+
+
+def label_types() -> dict[str, type[Label]]:
+    """The labels of all stressors with their types, in the order of the rows."""
+    found: dict[str, type[Label]] = {}
+    for row in STRESSORS.values():
+        for name, kind in row.labels.items():
+            if found.setdefault(name, kind) is not kind:
+                raise UserError(
+                    f"The label {name!r} of the stressor {row.name!r} is {kind.__name__} here and "
+                    f"{found[name].__name__} in another stressor: give it another name."
+                )
+    return found

@@ -2,13 +2,14 @@
 
 import dataclasses
 import random
+from dataclasses import dataclass
 from functools import partial
 
 from floatscope.qa.samples import Sample
 from floatscope.qa.stressors.condition import Condition, gold_of
-from floatscope.qa.stressors.options import StressOptions
 from floatscope.qa.stressors.pool import Pool
-from floatscope.qa.stressors.ranges import parse_integers
+from floatscope.qa.stressors.ranges import check_documents, parse_integers
+from floatscope.qa.stressors.stressor import Stressor
 
 
 def _no_documents(sample: Sample, rng: random.Random, pool: Pool) -> Sample:
@@ -24,7 +25,16 @@ ORACLE = Condition("oracle", "baseline", {}, stream="oracle", transform=_gold_on
 BASELINES: tuple[Condition, ...] = (CLOSED_BOOK, ORACLE)
 
 
-def documents_conditions(values: str, options: StressOptions) -> tuple[Condition, ...]:
+@dataclass(frozen=True)
+class DocumentsOptions:
+    documents: int = 10
+    """How far the value "all" goes."""
+
+    def __post_init__(self) -> None:
+        check_documents(self.documents)
+
+
+def _documents_conditions(values: str, options: DocumentsOptions) -> tuple[Condition, ...]:
     """So many documents each: RAG as it is run, from 0 (closed-book) up."""
     return tuple(
         Condition(
@@ -47,3 +57,14 @@ def _show_documents(sample: Sample, rng: random.Random, pool: Pool, count: int) 
     documents = [*gold, *pool.topical_documents(sample, count - len(gold))]
     rng.shuffle(documents)
     return dataclasses.replace(sample, documents=tuple(documents))
+
+
+DOCUMENTS = Stressor(
+    name="documents",
+    summary="Numbers of documents to show, as retrieved",
+    example="0,5",
+    make=_documents_conditions,
+    labels={"documents": int},
+    axis=None,
+    options=DocumentsOptions,
+)

@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from floatscope.errors import UserError
@@ -10,7 +10,7 @@ from floatscope.qa.samples import Document, Sample
 from floatscope.qa.stressors.pool import Pool
 from floatscope.qa.templates import Placement
 
-Label = str | int
+Label = str | int | float
 Transform = Callable[[Sample, random.Random, Pool], Sample]
 
 
@@ -33,18 +33,11 @@ class Condition:
     """Columns of the results table, beside `condition` and `stressor`."""
     stream: str
     transform: Transform = unchanged
+    """The sample as it is shown; raises UserError where that cannot be."""
     slots: int | None = None
     """Answer slots in place of the sampler's own number, where the condition is about them."""
-    question: Placement | None = None
+    placement: Placement | None = None
     """Where the question stands in the prompt, where the condition is about that."""
-
-    @property
-    def columns(self) -> dict[str, Label]:
-        return {"condition": self.name, "stressor": self.stressor, **self.labels}
-
-    def apply(self, sample: Sample, rng: random.Random, pool: Pool) -> Sample:
-        """The sample as it is shown under this condition; raises UserError where that cannot be."""
-        return self.transform(sample, rng, pool)
 
 
 def derived_seed(seed: int, *names: str) -> int:
@@ -55,7 +48,23 @@ def derived_seed(seed: int, *names: str) -> int:
 
 def stress(sample: Sample, condition: Condition, pool: Pool, seed: int) -> Sample:
     """The sample under the condition: a function of the seed, the sample and the condition alone."""
-    return condition.apply(sample, random.Random(derived_seed(seed, sample.id, condition.stream)), pool)
+    return condition.transform(sample, random.Random(derived_seed(seed, sample.id, condition.stream)), pool)
+
+
+def check_conditions(conditions: Iterable[Condition], samples: Iterable[Sample], pool: Pool, seed: int) -> None:
+    """Raise, before a run, the error of a condition that none of the samples can be put under."""
+    known = tuple(samples)
+    for condition in conditions:
+        first: UserError | None = None
+        for sample in known:
+            try:
+                stress(sample, condition, pool, seed)
+                break
+            except UserError as error:
+                first = first or error
+        else:
+            if first is not None:
+                raise UserError(f"No sample fits the condition {condition.name!r}. {first}") from first
 
 
 def gold_of(sample: Sample, wanted: int | None, purpose: str) -> tuple[Document, ...]:

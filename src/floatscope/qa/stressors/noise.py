@@ -4,6 +4,7 @@ import dataclasses
 import random
 import re
 import unicodedata
+from dataclasses import dataclass
 from functools import partial
 
 from floatscope.errors import UserError
@@ -12,12 +13,30 @@ from floatscope.qa.prompts import find_answers
 from floatscope.qa.retrieval import mentions_answer
 from floatscope.qa.samples import Document, Sample
 from floatscope.qa.stressors.condition import Condition, gold_of
-from floatscope.qa.stressors.options import NOISE_GOLD, NOISE_KINDS, StressOptions
 from floatscope.qa.stressors.pool import Pool
-from floatscope.qa.stressors.ranges import parse_integers
+from floatscope.qa.stressors.ranges import check_documents, check_names, parse_integers
+from floatscope.qa.stressors.stressor import Axis, Stressor
+
+KEPT, REMOVED = "kept", "removed"
+RANDOM, TOPICAL, COUNTERFACTUAL = "random", "topical", "counterfactual"
 
 
-def conditions(values: str, options: StressOptions) -> tuple[Condition, ...]:
+@dataclass(frozen=True)
+class NoiseOptions:
+    kinds: tuple[str, ...] = (TOPICAL,)
+    """Kinds of distractors: random, topical, counterfactual."""
+    gold: tuple[str, ...] = (KEPT,)
+    """Gold documents: kept, removed, or both in turn."""
+    documents: int = 10
+    """How far the value "all" goes."""
+
+    def __post_init__(self) -> None:
+        check_documents(self.documents)
+        check_names(self.kinds, (RANDOM, TOPICAL, COUNTERFACTUAL), "kind of noise")
+        check_names(self.gold, (KEPT, REMOVED), "setting of gold under noise")
+
+
+def _conditions(values: str, options: NoiseOptions) -> tuple[Condition, ...]:
     """One condition per kind, per gold kept or removed, per number of distractors."""
     return tuple(
         Condition(
@@ -25,7 +44,7 @@ def conditions(values: str, options: StressOptions) -> tuple[Condition, ...]:
             stressor="noise",
             labels={"kind": kind, "gold": gold, "level": level},
             stream=f"noise/{kind}",
-            transform=partial(_add_noise, kind=kind, keep_gold=gold == NOISE_GOLD[0], level=level),
+            transform=partial(_add_noise, kind=kind, keep_gold=gold == KEPT, level=level),
         )
         for kind in options.kinds
         for gold in options.gold
@@ -46,9 +65,9 @@ def _add_noise(sample: Sample, rng: random.Random, pool: Pool, kind: str, keep_g
 
 
 def _distractors(sample: Sample, rng: random.Random, pool: Pool, kind: str, level: int) -> tuple[Document, ...]:
-    if kind == NOISE_KINDS[0]:
+    if kind == RANDOM:
         return pool.random_documents(sample, level, rng)
-    if kind == NOISE_KINDS[1]:
+    if kind == TOPICAL:
         return pool.topical_documents(sample, level)
     return counterfactual_documents(sample, level, rng, pool)
 
@@ -91,3 +110,14 @@ def _swap(text: str, sample: Sample, wrong: str) -> str:
             pieces += [text[end:start], wrong]
         end = max(end, stop)
     return "".join([*pieces, text[end:]])
+
+
+NOISE = Stressor(
+    name="noise",
+    summary="Numbers of distractors",
+    example="0..10",
+    make=_conditions,
+    labels={"kind": str, "gold": str, "level": int},
+    axis=Axis("level", "distractors", "{kind} distractors, gold {gold}"),
+    options=NoiseOptions,
+)

@@ -2,17 +2,35 @@
 
 import dataclasses
 import random
+from dataclasses import dataclass
 from functools import partial
+from typing import Literal, get_args
 
 from floatscope.errors import UserError
 from floatscope.qa.samples import Document, Sample
 from floatscope.qa.stressors.condition import Condition, gold_of
-from floatscope.qa.stressors.options import StressOptions
 from floatscope.qa.stressors.pool import Pool
-from floatscope.qa.stressors.ranges import parse_integers
+from floatscope.qa.stressors.ranges import check_documents, check_names, parse_integers
+from floatscope.qa.stressors.stressor import Axis, Stressor
+
+Distractors = Literal["topical", "random"]
 
 
-def conditions(values: str, options: StressOptions) -> tuple[Condition, ...]:
+@dataclass(frozen=True)
+class PlacingOptions:
+    """Options of the stressors that put gold documents among others."""
+
+    documents: int = 10
+    """Documents shown, gold included."""
+    distractors: Distractors = "topical"
+    """Where the other documents come from."""
+
+    def __post_init__(self) -> None:
+        check_documents(self.documents)
+        check_names((self.distractors,), get_args(Distractors), "source of distractors")
+
+
+def _conditions(values: str, options: PlacingOptions) -> tuple[Condition, ...]:
     """One condition per place, counted from 0; "all" is every place."""
     count = options.documents
     places = parse_integers(values, everything=range(count), least=0)
@@ -41,3 +59,15 @@ def _place_gold(sample: Sample, rng: random.Random, pool: Pool, place: int, coun
     (gold,) = gold_of(sample, 1, "the position test")
     others = other_documents(sample, count - 1, source, rng, pool)
     return dataclasses.replace(sample, documents=(*others[:place], gold, *others[place:]))
+
+
+POSITION = Stressor(
+    name="position",
+    summary="Places of the gold document, counted from 0",
+    example="all",
+    make=_conditions,
+    labels={"place": int, "documents": int},
+    axis=Axis("place", "place of the gold document, from 0", "among {documents} documents"),
+    options=PlacingOptions,
+    gold_documents=1,
+)

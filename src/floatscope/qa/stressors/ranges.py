@@ -1,4 +1,4 @@
-"""The short ways to write values on the command line: "0..10", "8,32,128", "all", "gap,order"."""
+"""Reading values as the command line has them ("0..10", "8,32,128", "all", "gap,order"), and checks of options."""
 
 from collections.abc import Iterable, Sequence
 
@@ -32,6 +32,20 @@ def parse_names(text: str, known: Iterable[str]) -> tuple[str, ...]:
             raise UserError(f"{text!r}: there is no {part!r} here; known are {', '.join(names)} and all.")
         values |= dict.fromkeys(names if part == "all" else [part])
     return tuple(values)
+
+
+def check_names(values: Sequence[str], known: Sequence[str], what: str) -> None:
+    """An option that takes names: at least one, all of them known."""
+    if wrong := [value for value in values if value not in known]:
+        raise UserError(f"There is no {what} {wrong[0]!r}; known are {', '.join(known)}.")
+    if not values:
+        raise UserError(f"At least one {what} is needed; known are {', '.join(known)}.")
+
+
+def check_documents(count: int) -> None:
+    """An option that is a number of documents."""
+    if count < 1:
+        raise UserError(f"{count} documents are too few for a stress test: ask for at least 1.")
 
 
 def _range(part: str, text: str, doubling: bool) -> list[int]:

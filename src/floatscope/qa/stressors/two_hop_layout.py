@@ -12,17 +12,17 @@ from floatscope.errors import UserError
 from floatscope.qa.retrieval import mentions_answer
 from floatscope.qa.samples import Document, Sample
 from floatscope.qa.stressors.condition import Condition, gold_of
-from floatscope.qa.stressors.options import StressOptions
 from floatscope.qa.stressors.pool import Pool
-from floatscope.qa.stressors.position import other_documents
+from floatscope.qa.stressors.position import PlacingOptions, other_documents
 from floatscope.qa.stressors.ranges import parse_names
+from floatscope.qa.stressors.stressor import Axis, Stressor
 
 Evidence = list[tuple[int, Document]]
 """Gold documents with the places they take, ascending."""
 Arrange = Callable[[Document, Document, int], Evidence]
 
 
-def conditions(values: str, options: StressOptions) -> tuple[Condition, ...]:
+def _conditions(values: str, options: PlacingOptions) -> tuple[Condition, ...]:
     """The conditions of each layout that is named: gap, order, split, duplicated, or all."""
     return tuple(
         Condition(
@@ -111,3 +111,15 @@ def _spread(documents: Sequence[Document], count: int) -> Evidence:
 def _check_count(count: int, least: int, layout: str) -> None:
     if count < least:
         raise UserError(f"The layout {layout!r} needs at least {least} documents, not {count}.")
+
+
+LAYOUT = Stressor(
+    name="layout",
+    summary="Layouts of two-hop evidence: gap, order, split, duplicated",
+    example="gap,order",
+    make=_conditions,
+    labels={"layout": str, "value": str, "documents": int},
+    axis=Axis("value", "layout", "{layout}"),
+    options=PlacingOptions,
+    gold_documents=2,
+)
