@@ -97,6 +97,10 @@ def test_more_answers_never_hurt_and_an_exact_match_is_perfect(prediction: str, 
         ("It was 1925.", "2", False),  # short answers count as whole words only
         ("It was 2.", "2", True),
         ("Nothing at all", "no", False),
+        ("It happened yesterday.", "yes", False),  # three characters are short
+        ("Oh yes, it did.", "yes", True),
+        ("Four seasons", "four", True),
+        ("Fourteen seasons", "four", True),  # four are not
         ("anything", "A", False),
         ("", "x", False),
     ],

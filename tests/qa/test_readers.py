@@ -11,6 +11,7 @@ import pytest
 
 from floatscope.errors import UserError
 from floatscope.qa.readers import SHAPES, Skipped, read_samples
+from floatscope.qa.readers.shape import Shape
 from floatscope.qa.samples import Document, Sample
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -166,6 +167,26 @@ def question(number: int) -> dict[str, str]:
 def test_every_shape_has_a_fixture_and_every_fixture_is_tested() -> None:
     assert {shape for shape, _ in EXPECTED.values()} == set(SHAPES)
     assert {path.name for path in FIXTURES.iterdir()} == set(EXPECTED)
+
+
+def test_a_shape_that_is_added_is_asked_before_those_it_could_be_taken_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "quiz.jsonl"
+    path.write_text(json.dumps({**question(1), "points": 7}))
+    assert next(read_samples(path)).metadata == {}
+    monkeypatch.setattr(SHAPES, "_rows", dict(SHAPES))
+    SHAPES.add(
+        "quiz",
+        Shape(
+            "quiz",
+            "a quiz: question, answer, points",
+            lambda data: "points" in data,
+            lambda data, id: Sample(id, data["question"], (data["answer"],), (), {"points": data["points"]}),
+        ),
+    )
+    assert next(read_samples(path)).metadata == {"points": 7}
+    assert next(read_samples(path, "plain")).metadata == {}
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -170,6 +170,18 @@ def test_wrong_answers_are_of_the_same_relation() -> None:
     assert sorted(drawn) == ["City 1", "City 2", "City 3", "City 4"]
 
 
+def test_a_wrong_answer_never_stands_in_the_gold_text_already() -> None:
+    """Corvo would be wrong, yet the gold document says it of something else: a copy with it would not contradict."""
+    gold = Document("Mill", "The mill of Arle stands on the road from Corvo to Dunmere.", gold=True)
+    shown = Sample("s", "Where is the mill?", ("Arle",), (gold, Document("", "Brimm is far.")))
+    others = [Sample(town, "Where is it?", (town,)) for town in ("Corvo", "Dunmere", "Brimm", "Arles", "Eskel")]
+    for seed in range(20):
+        drawn = Pool([shown, *others]).wrong_answers(shown, 2, random.Random(seed))
+        assert sorted(drawn) == ["Brimm", "Eskel"]  # what other documents say may be taken; Arles contains Arle
+    with pytest.raises(UserError, match="the others have 2"):
+        Pool([shown, *others]).wrong_answers(shown, 3, random.Random(0))
+
+
 @pytest.mark.parametrize("source", ["topical", "random"])
 def test_position_moves_the_gold_document_and_nothing_else(source: str) -> None:
     made = conditions("position", "all", documents=5, distractors=source)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import sqlite3
 from dataclasses import replace
 
 import polars as pl
@@ -226,6 +228,26 @@ def test_stress_labels_become_columns(tmp_path):
     assert (noisy["kind"], noisy["gold"], noisy["level"]) == ("random", "kept", 1)
     assert {"closed-book", "oracle"} <= set(by_condition)
     assert by_condition["closed-book"]["prompt_tokens"] < by_condition["oracle"]["prompt_tokens"]
+
+
+def test_a_run_of_an_older_version_is_read_and_taken_up(tmp_path):
+    """It wrote the options of all stressors into every curve, and called the label `placement` `question`."""
+    study = small_study(
+        models=(ModelPlan("twin-arm"),), tasks=(TaskPlan("world:rag:3"),), limit=2,
+        conditions=(Curve("question", "before,after"), Curve("position", "0,2", options={"documents": 3})),
+    )  # fmt: skip
+    before = run_study(study, tmp_path / "run").run.results()
+    assert set(before["placement"]) == {None, "before", "after"} and set(before["place"]) == {None, 0, 2}
+    with sqlite3.connect(tmp_path / "run" / "results.sqlite") as database:
+        database.execute("UPDATE results SET labels = replace(labels, 'placement', 'question')")
+    database.close()
+    file = tmp_path / "run" / "study.toml"
+    written = file.read_text().replace("documents = 3\n", "").replace('distractors = "topical"\n', "")
+    others = 'documents = 3\nkinds = ["random"]\ngold = ["removed"]\ndistractors = "topical"\n'
+    file.write_text(re.sub(r"(tasks = \[\]\n)", rf"\1{others}", written))
+    assert file.read_text().count("kinds = ") == 2
+    assert Run(tmp_path / "run").results().equals(before)
+    assert run_study(study, tmp_path / "run").done_now == 0
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may write everywhere")

@@ -53,7 +53,7 @@ def _option_flags(rows: Sequence[Stressor]) -> Iterator[Flag]:
         yield _flag_name(option), Annotated[(hint, *repeated, Parameter(help=text))], option.default
 
 
-def _stressing(rows: Sequence[Stressor]) -> type[Any]:
+def flags_of(rows: Sequence[Stressor]) -> type[Any]:
     """The flags of all stressors as one dataclass."""
     flags = [*map(_values_flag, rows), *_option_flags(rows)]
     names = [part.name for part in fields(Asking)]
@@ -66,7 +66,7 @@ def _stressing(rows: Sequence[Stressor]) -> type[Any]:
 
 
 ROWS = [row for row in STRESSORS.values() if row.axis is not None]
-Stressing = _stressing(ROWS)
+Stressing = flags_of(ROWS)
 _NOTHING = Stressing()
 
 
