@@ -119,7 +119,7 @@
     }
 
     hide(key, button) {
-      this.hidden.has(key) ? this.hidden.delete(key) : this.hidden.add(key);
+      if (!this.hidden.delete(key)) this.hidden.add(key);
       button.setAttribute("aria-pressed", String(!this.hidden.has(key)));
       this.applyHidden();
     }

@@ -133,9 +133,10 @@
 
     // Where to begin: the layer in which some token receives most.
     tellingLayer() {
+      const runs = this.shown.map((_, place) => this.run(place));
       const peaks = Array.from({ length: this.layers }, (_, layer) => {
         this.layer = layer;
-        return Math.max(...this.shown.map((_, place) => this.run(place)).map((run) => run.peak(this.layerOf(run))));
+        return Math.max(...runs.map((run) => run.peak(this.layerOf(run))));
       });
       return peaks.indexOf(Math.max(...peaks));
     }
@@ -212,7 +213,10 @@
       this.openRuns();
     }
 
-    toggle() { this.timer ? this.pause() : this.play(); }
+    toggle() {
+      if (this.timer) this.pause();
+      else this.play();
+    }
 
     play() {
       if (this.step >= this.steps - 1) this.go(0);
