@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint
+.PHONY: demo test quick lint
 demo: $(INSTALLED)
 	$(BIN)/floatscope study demo --out runs/demo
 	@echo runs/demo/report.html
 
 test: lint
 	$(BIN)/pytest -n 2
+
+quick: $(INSTALLED)
+	$(BIN)/pytest -n 2 -m "not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

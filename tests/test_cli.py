@@ -230,6 +230,7 @@ def test_help_loads_nothing_heavy():
     assert found.returncode == 0, found.stderr
 
 
+@pytest.mark.slow
 def test_analyze_writes_tables_and_a_figure(monkeypatch, capsys, tmp_path, checkpoint):
     traces = tmp_path / "traces"
     traces.mkdir()

@@ -71,6 +71,7 @@ def test_stress_gives_each_task_the_curves_that_fit_it(monkeypatch, capsys, tmp_
     assert code == 2 and "needs 2 gold documents" in told
 
 
+@pytest.mark.slow
 def test_study_runs_analyses_and_report_and_report_makes_it_again(monkeypatch, capsys, tmp_path, study_file):
     out = tmp_path / "run"
     code, shown, told = run(monkeypatch, capsys, "study", study_file, "--out", out)
@@ -114,6 +115,7 @@ def test_dry_run_counts_units_and_times_them(monkeypatch, capsys, tmp_path, stud
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("heard_interrupts")
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
     out = tmp_path / "run"

@@ -118,6 +118,7 @@ def tasks(tmp_path_factory):
     return folder, rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["twin-llada", "twin-dream", "twin-arm"])
 def test_the_harness_runs_generative_and_multiple_choice_tasks(tasks, name):
     folder, rows = tasks

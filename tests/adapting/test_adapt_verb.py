@@ -8,6 +8,8 @@ import pytest
 import floatscope as fs
 from floatscope.cli import main
 
+pytestmark = pytest.mark.slow
+
 
 def run(monkeypatch, capsys, *words):
     monkeypatch.setattr(sys, "argv", ["floatscope", *map(str, words)])

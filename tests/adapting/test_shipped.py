@@ -12,6 +12,8 @@ from floatscope.adapting.gates import GATES, TEXT_GATE
 from floatscope.models.adapters import SHIPPED_FOLDER, SHIPPED_FORKS, merge, read_fork
 from floatscope.models.pulling import PARENTS
 
+pytestmark = pytest.mark.slow
+
 
 def log(name):
     return [json.loads(line) for line in (SHIPPED_FOLDER / name / "log.jsonl").read_text().splitlines()]

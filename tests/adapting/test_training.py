@@ -15,6 +15,8 @@ from floatscope.adapting.writing import ship
 from floatscope.errors import UserError
 from floatscope.models.adapters import read_fork, write_fork
 
+pytestmark = pytest.mark.slow
+
 QUICK = Recipe(steps=7, batch=2, warmup=2, rank=4, window=16, held_out=12)
 KINDS = ("arm", "dream", "llada")
 

@@ -31,6 +31,7 @@ def run_folder(tmp_path):
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_a_run_with_its_controls(monkeypatch, capsys, tmp_path, run_folder):
     out = tmp_path / "out"
     code, shown, _ = analyze(monkeypatch, capsys, "drift", run_folder, "--out", out, "--detector", "zscore(1)")
@@ -46,6 +47,7 @@ def test_a_run_with_its_controls(monkeypatch, capsys, tmp_path, run_folder):
     assert "Question" in (out / "drift_heatmap_m.svg").read_text()
 
 
+@pytest.mark.slow
 def test_kept_matrices_give_the_qk_heatmaps(monkeypatch, capsys, tmp_path):
     run = full_run()
     trace = to_trace(run)

@@ -12,6 +12,8 @@ from floatscope.twins.world import World
 from tests.browser.conftest import Opener, eventually
 from tests.live.serving import serving
 
+pytestmark = pytest.mark.slow
+
 SAMPLERS = {
     "twin-llada": fs.LLaDASampler(steps=4, length=4),
     "twin-arm": fs.AutoregressiveSampler(length=4),

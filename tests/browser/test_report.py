@@ -15,6 +15,8 @@ from floatscope.report.player import asset, player_data, run_data, script_json
 from tests.browser.conftest import TWINS, eventually
 from tests.report.making import MODELS, made_headline, made_results
 
+pytestmark = pytest.mark.slow
+
 # What the tokens of a panel show, one list per property. A computed colour is rgb(), rgba() or color(srgb ... / alpha).
 CHIPS = "[...document.querySelectorAll('.fs-panel')[panel].querySelectorAll('.fs-token')]"
 RECEIVED = f"panel => {CHIPS}.map(chip => Number(chip.dataset.received))"

@@ -248,6 +248,7 @@ def test_device_map(llada: Path) -> None:
     assert mapped.backbone.dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_without_network_and_without_noise(llada: Path, tmp_path: Path) -> None:
     """In a process of its own: a normal load prints nothing, and a hub id that cannot be had is refused at once."""
     tiny("qwen2").save_pretrained(tmp_path / "qwen2")

@@ -40,6 +40,7 @@ def numbers(node, field: str) -> list[float]:
     return []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ANALYSES)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_analysis_draws(results, name, theme):
@@ -60,6 +61,7 @@ def test_figures_hold_the_numbers_of_the_table(results, name, field):
     assert sorted(drawn) == pytest.approx(sorted(known))
 
 
+@pytest.mark.slow
 def test_files_without_network(results, tmp_path):
     chart = ANALYSES["dispersion"].figure(results["dispersion"])
     paths = figures.save_figure(chart, tmp_path / "dispersion", ("svg", "pdf", "html", "png"))
@@ -105,6 +107,7 @@ def test_qk_heatmaps_draw(tmp_path):
     assert figures.save_figure(chart, tmp_path / "qk", ("svg",))[0].stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_large_matrices_are_drawn_as_means_of_blocks():
     import polars as pl
 

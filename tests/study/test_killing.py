@@ -10,6 +10,8 @@ import sys
 import time
 from collections import Counter
 
+import pytest
+
 from floatscope.study.plan import Curve, ModelPlan, TaskPlan
 from floatscope.study.study_file import write_study
 from tests.study.killing import PATIENCE, begun, run_and_log
@@ -38,6 +40,7 @@ def table(folder) -> bytes:
     ).stdout
 
 
+@pytest.mark.slow
 def test_a_run_killed_again_and_again_ends_in_the_same_bytes(tmp_path):
     study = small_study(
         models=(ModelPlan("twin-llada"),),

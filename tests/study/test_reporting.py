@@ -98,6 +98,7 @@ def test_curves_with_their_baselines():
     assert found["panel"].to_list() == ["t, among 3 documents"]
 
 
+@pytest.mark.slow
 def test_the_page_of_a_run_holds_its_numbers(outcome):
     run = Run(outcome.run.folder)
     content = gather(run, {})

@@ -46,6 +46,7 @@ def test_every_unit_has_a_row_with_its_scores(outcome):
     assert rows["place"].is_null().all()
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_generate_for_one_sample_at_a_time(outcome):
     """Batches of four, sorted by length, and traced units give the tokens that each sample gives alone."""
     study, found = outcome.run.study, predictions(outcome.run)
@@ -66,6 +67,7 @@ def test_answers_are_those_of_generate_for_one_sample_at_a_time(outcome):
                     assert found[plan.name, task.plan.name, name, sample.id] == text.strip()
 
 
+@pytest.mark.slow
 def test_the_same_answers_for_batch_1_and_batch_16_and_with_two_processes(outcome, tmp_path):
     for name, changes in {"one": {"batch": 1}, "many": {"batch": 16, "workers": 2}}.items():
         other = run_study(small_study(**changes), tmp_path / name).run
@@ -122,6 +124,7 @@ def test_only_what_is_missing_is_run(outcome, tmp_path):
     fs.Trace.load(traces[1])
 
 
+@pytest.mark.slow
 def test_a_run_may_grow(outcome, tmp_path):
     import shutil
 

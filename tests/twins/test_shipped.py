@@ -14,6 +14,8 @@ from floatscope.twins.gates import GATES, HARDER, SLOTS
 from floatscope.twins.training import RECIPES
 from floatscope.twins.world import World
 
+pytestmark = pytest.mark.slow
+
 SAMPLERS = {
     "twin-arm": fs.AutoregressiveSampler(length=8),
     "twin-dream": fs.DreamSampler(steps=8, length=8),

@@ -12,6 +12,8 @@ from floatscope.twins.architecture import Shape
 from floatscope.twins.gates import GATES, HARDER
 from floatscope.twins.training import Recipe
 
+pytestmark = pytest.mark.slow
+
 CELLS = (GATES[0], GATES[2], HARDER[2])  # all of them take minutes; test_gates measures all
 
 

@@ -19,6 +19,8 @@ from floatscope.twins.tokenizer import make_tokenizer
 from floatscope.twins.training import LESSONS, RECIPES, Recipe, rate_at, stage_at, train
 from floatscope.twins.world import World
 
+pytestmark = pytest.mark.slow
+
 TINY = Shape(width=32, layers=2, heads=2, hidden=32)
 QUICK = Recipe(steps=12, batch=2, rate=1e-3, warmup=3)
 
