@@ -18,7 +18,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/oxlint --deny-warnings src
+	$(BIN)/deno lint
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "floatscope needs Python 3.11 to 3.13: make PYTHON=python3.12 ...")'

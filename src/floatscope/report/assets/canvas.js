@@ -231,11 +231,11 @@
       });
       const done = step > run.foreseen - 1 ? "finished" : `step ${at} of ${run.foreseen - 1}`;
       this.status.replaceChildren(make("b", "", null, done), ` · layer ${layer} · answer: `, make("q", "", null, run.answer(at)));
-      this.draw(step, layer, peak);
+      this.draw(layer, peak);
     }
 
     // All steps of the layer at a glance: steps down, tokens across, anchors as dots, a frame around the step shown.
-    draw(step, layer, peak) {
+    draw(layer, peak) {
       const { run, map } = this;
       const ratio = window.devicePixelRatio || 1;
       const width = (map.width = Math.round(map.clientWidth * ratio)), height = (map.height = Math.round(map.clientHeight * ratio));
