@@ -11,7 +11,6 @@ whatever is visible; a number that is not above it is no sink.
 import argparse
 import tempfile
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
@@ -36,7 +35,7 @@ def received_at_bos(model: Model, samples: list[fs.Sample]) -> tuple[np.ndarray,
     for sample in samples:
         prompt = fs.build_prompt(model.tokenizer, sample.question, sample.documents)
         sampler = fs.AutoregressiveSampler(length=1) if arm else fs.LLaDASampler(steps=1, length=SLOTS)
-        trace = cast(fs.Trace, fs.trace(model, prompt, sampler))
+        trace = fs.trace(model, prompt, sampler)
         found.append(np.asarray(trace.received[0, :, 0], dtype=np.float64))
         rows = len(prompt.ids) if arm else len(prompt.ids) + SLOTS
         even.append(np.mean(1 / np.arange(1, rows + 1)) if arm else 1 / rows)

@@ -34,7 +34,6 @@ from floatscope.analysis.reading import TraceFiles
 from floatscope.analysis.results import Panel, collect, readable, summarise
 from floatscope.analysis.statistics import bootstrap_mean
 from floatscope.analysis.uniform import uniform_layers
-from floatscope.decoding import AnySampler, make_sampler
 from floatscope.errors import UserError
 from floatscope.models.families import get_family
 from floatscope.models.loading import locate
@@ -127,12 +126,6 @@ def twins_plan(n: int) -> Plan:
     )
 
 
-def sampler(model: Model, slots: int) -> AnySampler:
-    """The family's own, a step for each slot."""
-    steps: dict[str, Any] = {} if model.family.is_arm else {"steps": slots}
-    return make_sampler(**model.family.sampler, length=slots, **steps)
-
-
 def open_model(subject: Subject) -> Model:
     """The subject's model under its name."""
     model = fs.load(subject.source, family=subject.family, check=False)
@@ -167,8 +160,8 @@ def trace_task(
         kind = f"{'matrices' if matrices else 'compact'}-{subject.name}-{task}"
         paths = [folder / f"{kind}-{number:04}.safetensors" for number in range(start, start + len(batch))]
         metadata = [{"sample": s.id, "task": task, **about} for s in batch]
-        traces = fs.trace(model, prompts, sampler(model, plan.slots), metadata=metadata, **kept)
-        assert isinstance(traces, list)
+        sampler = model.sampler({"steps": plan.slots}, length=plan.slots)
+        traces = fs.trace(model, prompts, sampler, metadata=metadata, **kept)
         for path, trace in zip(paths, traces, strict=True):
             trace.save(path)
         yield from (Traced(subject, task, path) for path in paths)

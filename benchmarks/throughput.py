@@ -26,7 +26,6 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import floatscope as fs
-from floatscope.decoding import Generation
 from floatscope.models.families import FAMILIES
 from floatscope.models.model import Model
 from floatscope.qa.tasks import read_task
@@ -154,9 +153,7 @@ def begin(name: str, layers: int) -> None:
 def answer(prompts: list[np.ndarray], steps: int) -> list[np.ndarray]:
     """A worker answers one batch."""
     model = WORKER["model"]
-    dream = model.family.sampler["name"] == "dream"
-    sampler = fs.DreamSampler(steps=steps, length=SLOTS) if dream else fs.LLaDASampler(steps=steps, length=SLOTS)
-    return [done.answer for done in cast(list[Generation], fs.generate(model, prompts, sampler))]
+    return [done.answer for done in fs.generate(model, prompts, model.sampler(steps=steps, length=SLOTS))]
 
 
 def main() -> None:

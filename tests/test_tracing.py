@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import floatscope as fs
-from floatscope.canvas import Region, regions_from_labels
-from floatscope.qa.prompts import Prompt
+from floatscope.canvas import Prompt, Region, regions_from_labels
 from tests.plain_attention import canvas_at, column_sets, expected_geometry, expected_step, watch
 from tests.tiny_models import MASK, MODELS, tiny_model
 
@@ -168,7 +167,7 @@ def test_shapes_that_go_in_decide_what_comes_out():
     ids = torch.arange(3, 11)
     assert isinstance(fs.trace(model, ids, sampler), fs.Trace)
     assert isinstance(fs.trace(model, ids[None], sampler), fs.Trace)
-    assert len(fs.trace(model, torch.stack([ids, ids]), sampler)) == 2
+    assert len(fs.trace(model, [ids, ids.numpy()], sampler)) == 2
     assert len(fs.trace(model, [ids.tolist()], sampler)) == 1
 
 
@@ -259,44 +258,15 @@ def test_of_a_run_that_ends_early_the_middle_is_kept_too():
     assert len(set(ends)) >= 3 and max(ends) == 12
 
 
-def handmade(**changes):
-    given = {"text": "", "ids": np.arange(3, 9), "regions": (Region("bos", 0, 1), Region("doc 1", 1, 6)), "marks": {}}
-    return Prompt(**given | changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"regions": ()}, "prompt 0: its regions end at 0, and it has 6 tokens"),
-        ({"regions": (Region("a", 0, 5),)}, "its regions end at 5, and it has 6 tokens"),
-        ({"regions": (Region("a", 0, 7),)}, "its regions end at 7, and it has 6 tokens"),
-        ({"regions": (Region("a", 0, 2), Region("b", 3, 6))}, r"region 'b' is 3..6 where one from 2 on was expected"),
-        ({"regions": (Region("a", 0, 4), Region("b", 3, 6))}, r"region 'b' is 3..6 where one from 4 on was expected"),
-        ({"regions": (Region("a", 0, 0), Region("b", 0, 6))}, r"region 'a' is 0..0"),
-        ({"regions": (Region("answer", 0, 6),)}, "cannot be called 'answer'"),
-        ({"regions": (Region("a:b", 0, 6),)}, "cannot be called 'a:b'"),
-        ({"regions": (Region("", 0, 6),)}, "cannot be called ''"),
-        ({"marks": {"evidence": np.array([2, 6])}}, "mark 'evidence' should hold token positions from 0 to 5"),
-        ({"marks": {"evidence": np.array([-1])}}, "token positions from 0 to 5"),
-        ({"marks": {"evidence": np.array([0.5])}}, "token positions from 0 to 5"),
-        ({"marks": {"doc 1": np.array([2])}}, "mark 'doc 1' has the name of a region"),
-        ({"ids": np.zeros(0, np.int64)}, "Prompt 0 is empty"),
-        ({"ids": np.full(6, 0.5)}, "whole numbers from 0 up"),
-    ],
-)
-@pytest.mark.parametrize("name", ["llada", "llama"])
-def test_a_handmade_prompt_that_does_not_fit_together_is_a_sentence(name, changes, sentence):
-    with pytest.raises(fs.UserError, match=sentence):
-        fs.trace(tiny_model(name), handmade(**changes), sampler_for(name))
-
-
-def test_a_handmade_prompt_may_have_lists():
-    given = handmade(ids=[3, 4, 5, 6, 7, 8], marks={"evidence": [4, 2], "none": []}, regions=[Region("doc 1", 0, 6)])
-    trace = fs.trace(tiny_model("llada"), given, sampler_for("llada"), keep="heads")
-    assert trace.marks["evidence"].tolist() == [2, 4]
-    compare(tiny_model("llada"), trace)
-    with pytest.raises(fs.UserError, match="mixes Prompts with other things"):
-        fs.trace(tiny_model("llada"), [handmade(), [3, 4]], sampler_for("llada"))
+def test_prompts_made_by_hand_and_bare_ids_run_in_one_batch():
+    model, sampler = tiny_model("llada"), sampler_for("llada")
+    regions = [Region("bos", 0, 1), Region("doc 1", 1, 6)]
+    prompt = Prompt("", [3, 4, 5, 6, 7, 8], regions, {"evidence": [4, 2], "none": []})
+    found, bare = fs.trace(model, [prompt, [3, 4]], sampler, keep="heads")
+    assert found.marks["evidence"].tolist() == [2, 4]
+    assert (found.region_labels, bare.region_labels) == (("bos", "doc 1", "answer"), ("query", "answer"))
+    compare(model, found)
+    compare(model, bare)
 
 
 @pytest.mark.parametrize("name", ["llada", "llama"])

@@ -3,7 +3,7 @@
     import floatscope as fs
 
     model = fs.load("path/or/hub-id")
-    trace = fs.trace(model, prompt_ids, fs.DreamSampler(steps=32, length=32))
+    trace = fs.trace(model, prompt_ids)
     trace.received                     # [step, layer, token]
 
 Everything loads on first use, so that `import floatscope` and `floatscope --help` are quick.
@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from floatscope.canvas import Prompt
     from floatscope.decoding import (
         AutoregressiveSampler,
         DreamSampler,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from floatscope.models.loading import load
     from floatscope.models.model import Model
     from floatscope.models.visibility import Visibility
-    from floatscope.qa.prompts import Prompt, build_prompt
+    from floatscope.qa.prompts import build_prompt
     from floatscope.qa.samples import Document, Sample
     from floatscope.traces import Trace, import_reference
     from floatscope.tracing import trace
@@ -44,7 +45,7 @@ _WHERE = {
     "Generation": "decoding",
     "LLaDASampler": "decoding",
     "Model": "models.model",
-    "Prompt": "qa.prompts",
+    "Prompt": "canvas",
     "Sample": "qa.samples",
     "ThresholdSampler": "decoding",
     "Trace": "traces",

@@ -1,16 +1,26 @@
-"""Regions: labelled token spans that partition a canvas, in order. Where they come from is left to `qa.prompts`."""
+"""The canvas: token ids, labelled regions that partition them, and the Prompt it starts from. No torch here.
+
+Where regions come from is left to `qa.prompts`.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from floatscope.errors import UserError
 
 BOS = "bos"
 SCAFFOLD = "scaffold"
 QUERY = "query"
 ANSWER = "answer"
+
+Ids = NDArray[np.int64]
 
 
 def document_label(number: int) -> str:
@@ -41,7 +51,7 @@ def regions_from_labels(labels: Iterable[str]) -> tuple[Region, ...]:
     return tuple(regions)
 
 
-def positions(regions: Sequence[Region], label: str) -> NDArray[np.int64]:
+def positions(regions: Sequence[Region], label: str) -> Ids:
     """All token positions under a label, ascending; empty where the label does not occur."""
     spans = [np.arange(region.start, region.stop) for region in regions if region.label == label]
     return np.concatenate(spans).astype(np.int64) if spans else np.zeros(0, np.int64)
@@ -51,3 +61,87 @@ def with_answer(regions: Sequence[Region], slots: int) -> tuple[Region, ...]:
     """The canvas of a prompt: its regions, then `slots` answer tokens."""
     start = regions[-1].stop if regions else 0
     return (*regions, Region(ANSWER, start, start + slots))
+
+
+def group_labels(region_labels: Iterable[str]) -> tuple[str, ...]:
+    """The groups of query rows that belong to region labels: the answer is split by the state of its slots."""
+    split = {ANSWER: (f"{ANSWER}:masked", f"{ANSWER}:committed")}
+    return tuple(group for label in region_labels for group in split.get(label, (label,)))
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """What a model is shown: token ids (bos included), the regions that partition them, and named token sets.
+
+    Ids and marks may come as anything that numpy reads; they are kept as int64 arrays. A prompt that does not hold
+    together is refused when it is made.
+    """
+
+    text: str
+    ids: Ids
+    """[P]"""
+    regions: tuple[Region, ...]
+    """One after the other, without gaps."""
+    marks: dict[str, Ids] = field(default_factory=dict)
+    """Token positions under names of their own, such as the evidence; ascending, and they may overlap regions."""
+    cut: tuple[int, ...] = ()
+    """For each document, the tokens of its text that did not fit and were left out."""
+
+    def __post_init__(self) -> None:
+        ids = token_ids(self.ids)
+        marks = {name: np.unique(np.asarray(given)) for name, given in self.marks.items()}
+        self._check_regions(len(ids))
+        self._check_marks(marks, len(ids))
+        object.__setattr__(self, "ids", ids)
+        object.__setattr__(self, "regions", tuple(self.regions))
+        object.__setattr__(self, "marks", {name: found.astype(np.int64) for name, found in marks.items()})
+
+    @classmethod
+    def bare(cls, ids: Any, bos_id: int | None = None) -> Prompt:
+        """Token ids of which nothing else is known: all are query, after the bos token where they begin with it."""
+        ids = token_ids(ids)
+        started = len(ids) > 1 and ids[0] == bos_id
+        return cls("", ids, regions_from_labels([BOS if started else QUERY, *[QUERY] * (len(ids) - 1)]))
+
+    def _check_regions(self, length: int) -> None:
+        stop = 0
+        for region in self.regions:
+            if region.start != stop or region.stop <= region.start:
+                raise UserError(
+                    f"region {region.label!r} is {region.start}..{region.stop} where one from {stop} on was expected: "
+                    "regions follow each other without gaps, and none is empty"
+                )
+            if not region.label or region.label == ANSWER or ":" in region.label:
+                raise UserError(
+                    f"a region of the prompt cannot be called {region.label!r}: {ANSWER!r} is what follows the prompt, "
+                    "and ':' divides its rows by state"
+                )
+            stop = region.stop
+        if stop != length:
+            raise UserError(f"the regions of the prompt end at {stop}, and it has {length} tokens")
+
+    def _check_marks(self, marks: dict[str, NDArray[Any]], length: int) -> None:
+        taken = {ANSWER, *(region.label for region in self.regions)}
+        for name, found in marks.items():
+            if name in taken:
+                raise UserError(f"mark {name!r} has the name of a region: call it something else")
+            if found.size and (found.dtype.kind not in "iu" or found[0] < 0 or found[-1] >= length):
+                raise UserError(f"mark {name!r} should hold token positions from 0 to {length - 1}")
+
+
+def token_ids(given: Any) -> Ids:
+    """One sequence of token ids [T], from a list, a numpy array or a torch tensor, [T] or [1, T]."""
+    try:
+        array = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+    except ValueError as error:  # a ragged list
+        raise UserError("the prompt is not one sequence of token ids: give each prompt its own list") from error
+    if array.ndim == 2 and array.shape[0] == 1:
+        array = array[0]
+    if array.size == 0:
+        raise UserError("the prompt is empty: give at least one token, such as the bos token")
+    if array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0:
+        raise UserError(
+            f"the prompt must be one sequence of token ids, whole numbers from 0 up, got {array.dtype} of shape "
+            f"{list(array.shape)}: tokenize text first"
+        )
+    return array.astype(np.int64)

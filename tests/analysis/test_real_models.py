@@ -8,8 +8,7 @@ import torch
 import floatscope as fs
 from floatscope.analysis import ANALYSES, Options, analyze
 from floatscope.analysis.uniform import uniform_trace
-from floatscope.canvas import regions_from_labels
-from floatscope.qa.prompts import Prompt
+from floatscope.canvas import Prompt, regions_from_labels
 from floatscope.traces import Trace
 from tests.tiny_models import tiny_model
 from tests.traces.full_matrices import LABELS, TEXTS, FullRun, to_trace

@@ -88,7 +88,7 @@ def test_a_sample_gets_the_same_tokens_alone_and_anywhere_in_a_batch():
 
 
 def test_a_masked_model_is_refused():
-    with pytest.raises(UserError, match=r"mask token 12\): use LLaDASampler"):
+    with pytest.raises(UserError, match=r"mask token 12\): leave the sampler out"):
         generate(FormulaDenoiser(formula(0)), [1], AutoregressiveSampler())
 
 

@@ -94,5 +94,5 @@ def test_alg_temp_samples_slots_from_the_softmax_of_confidences():
 
 
 def test_block_causal_models_are_refused():
-    with pytest.raises(UserError, match=r"block-causal with blocks of 4: use LLaDASampler"):
+    with pytest.raises(UserError, match=r"block-causal with blocks of 4: leave the sampler out"):
         run(FormulaDenoiser(formula(0), block=4), [[1]], DreamSampler(), [0])

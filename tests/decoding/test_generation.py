@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from floatscope.canvas import Prompt
 from floatscope.decoding import (
     AutoregressiveSampler,
     DreamSampler,
@@ -88,6 +89,7 @@ def test_forms_of_prompts():
     assert isinstance(expected, Generation)
     singles = [
         (1, 2, 3),
+        Prompt.bare([1, 2, 3]),
         np.array([1, 2, 3], np.int32),
         np.array([[1, 2, 3]]),
         torch.tensor([1, 2, 3]),
@@ -101,8 +103,8 @@ def test_forms_of_prompts():
         [[1, 2, 3]],
         [np.array([1, 2, 3])],
         [torch.tensor([[1, 2, 3]]), [4]],
-        np.array([[1, 2, 3], [4, 5, 6]]),
-        torch.tensor([[1, 2, 3], [4, 5, 6]]),
+        [Prompt.bare([1, 2, 3]), np.array([4, 5, 6])],
+        list(torch.tensor([[1, 2, 3], [4, 5, 6]])),
     ]
     for prompts in lists:
         several = generate(denoiser, prompts, sampler)
@@ -152,9 +154,10 @@ def test_no_gradients_are_kept():
 @pytest.mark.parametrize(
     ("prompt", "sentence"),
     [
-        ([], "Prompt 0 is empty: give at least one token"),
-        ([[1], []], "Prompt 1 is empty"),
-        (np.zeros((0, 3), int), "no prompts"),
+        ([], "Prompt 0: the prompt is empty: give at least one token"),
+        ([[1], []], "Prompt 1: the prompt is empty"),
+        (np.zeros((0, 3), int), "the prompt is empty"),
+        (torch.zeros((2, 3), dtype=torch.int64), r"array of 2 prompts is no list of them: give list\(array\)"),
         ([1.5, 2.0], "whole numbers from 0 up, got float64"),
         ([True, False], "got bool"),
         ([1, -2], "whole numbers from 0 up"),
@@ -179,7 +182,7 @@ def test_what_are_no_seeds_is_refused(seeds):
 
 @pytest.mark.parametrize("sampler", [LLaDASampler(), DreamSampler(), ThresholdSampler()])
 def test_an_autoregressive_model_is_refused_by_samplers_of_masks(sampler):
-    with pytest.raises(UserError, match="no mask token\\): use AutoregressiveSampler"):
+    with pytest.raises(UserError, match="no mask token\\): leave the sampler out"):
         generate(FormulaDenoiser(formula(0), mask_id=None), [1], sampler)
 
 

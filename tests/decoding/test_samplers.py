@@ -33,9 +33,9 @@ def test_names_and_settings_make_samplers():
 @pytest.mark.parametrize(
     ("name", "settings", "sentence"),
     [
-        ("lada", {}, "no sampler 'lada': did you mean 'llada'\\? Known are: autoregressive, dream"),
+        ("lada", {}, "no sampler 'lada': did you mean 'llada'\\? Known are llada, dream, threshold, autoregressive"),
         ("llada", {"temprature": 1}, "no setting 'temprature': did you mean 'temperature'\\?"),
-        ("threshold", {"steps": 3}, "'threshold' has no setting 'steps': Known are: block, hold_eos"),
+        ("threshold", {"steps": 3}, "'threshold' has no setting 'steps': Known are length, threshold, block, hold_eos"),
         ("llada", {"steps": 0}, "steps must be a whole number of at least 1, got 0"),
         ("llada", {"steps": 8.0}, "steps must be a whole number"),
         ("llada", {"steps": True}, "steps must be a whole number"),

@@ -73,7 +73,7 @@ def test_unknown_says_what_was_found_what_is_supported_and_what_to_do(config: di
 
 def test_by_name() -> None:
     assert get_family("dream") is fs.FAMILIES["dream"]
-    with pytest.raises(fs.UserError, match=r"unknown family 'lada': did you mean 'llada'\? supported are llada, dream"):
+    with pytest.raises(fs.UserError, match=r"There is no family 'lada': did you mean 'llada'\? Known are llada, dream"):
         get_family("lada")
 
 
@@ -101,7 +101,7 @@ def test_visibility_and_shift_of_an_own_family_are_independent(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('base = "llada"\nvisibilty = "causal"', "unknown field 'visibilty'; did you mean 'visibility'"),
+        ('base = "llada"\nvisibilty = "causal"', "no field 'visibilty': did you mean 'visibility'\\?"),
         ('backbone = "LlamaForCausalLM"', "a family needs visibility, logits, sampler, or `base`"),
         ('base = "llada"\nvisibility = "sideways"', "unknown visibility 'sideways'"),
         ('base = "llada"\nvisibility = 4', "visibility should be a text, not 4"),

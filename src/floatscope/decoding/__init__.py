@@ -1,52 +1,61 @@
 """Decoding: samplers as generators of Step events, over any model that can score slots or extend a prompt.
 
-Knows a callable model (`Denoiser`) and nothing of attention.
-To add a sampler is to add its file, and its class to `SAMPLERS`.
+Knows a callable model (`Denoiser`) and nothing of attention. A row of `SAMPLERS` is a sampler's class: its fields are
+its settings.
 """
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from floatscope.decoding.autoregressive import AutoregressiveSampler
+from floatscope.decoding.denoising import Proposal, denoise
 from floatscope.decoding.dream import DreamSampler
-from floatscope.decoding.generation import Generation, generate, make_batch, read_prompts
+from floatscope.decoding.generation import AnyPrompt, Generation, fill, generate, make_batch, read_prompts
 from floatscope.decoding.llada import LLaDASampler
-from floatscope.decoding.settings import did_you_mean
-from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step
+from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, random_stream, require_mdm
 from floatscope.decoding.threshold import ThresholdSampler
 from floatscope.errors import UserError
+from floatscope.registry import Registry, did_you_mean
 
-AnySampler = LLaDASampler | DreamSampler | ThresholdSampler | AutoregressiveSampler
+SAMPLERS: Registry[type[Sampler]] = Registry(
+    "sampler",
+    {sampler.name: sampler for sampler in (LLaDASampler, DreamSampler, ThresholdSampler, AutoregressiveSampler)},
+)
 
-SAMPLERS: dict[str, type[AnySampler]] = {
-    sampler.name: sampler for sampler in (LLaDASampler, DreamSampler, ThresholdSampler, AutoregressiveSampler)
-}
 
+def make_sampler(name: str, wishes: Mapping[str, Any] | None = None, /, **settings: Any) -> Sampler:
+    """A sampler by its name in `SAMPLERS`; a setting that it does not have is refused.
 
-def make_sampler(name: str, **settings: Any) -> AnySampler:
-    """A sampler by its name in `SAMPLERS`; every mistake in name or settings is a UserError."""
-    if name not in SAMPLERS:
-        raise UserError(f"There is no sampler {name!r}:{did_you_mean(str(name), SAMPLERS)}")
-    known = [field.name for field in fields(SAMPLERS[name])]
+    `wishes`: settings for samplers that have them; the others leave them out.
+    """
+    sampler = SAMPLERS.named(name)
+    known = [field.name for field in fields(sampler)]
     for setting in settings:
         if setting not in known:
-            raise UserError(f"The sampler {name!r} has no setting {setting!r}:{did_you_mean(setting, known)}")
-    return SAMPLERS[name](**settings)
+            raise UserError(f"The sampler {name!r} has no setting {setting!r}: {did_you_mean(setting, known)}.")
+    return sampler(**{wish: value for wish, value in (wishes or {}).items() if wish in known} | settings)
 
 
 __all__ = [
     "SAMPLERS",
+    "AnyPrompt",
     "AutoregressiveSampler",
     "Batch",
     "Denoiser",
     "DreamSampler",
     "Generation",
     "LLaDASampler",
+    "Proposal",
     "Sampler",
     "Step",
     "ThresholdSampler",
+    "denoise",
+    "fill",
     "generate",
     "make_batch",
     "make_sampler",
+    "random_stream",
     "read_prompts",
+    "require_mdm",
 ]

@@ -1,4 +1,4 @@
-"""The sampler of autoregressive models: one token a step, through the model's key-value cache."""
+"""The sampler of autoregressive models: one token per step, through the model's key-value cache."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import torch
 
 from floatscope.decoding.choosing import choose_tokens, probability_of
 from floatscope.decoding.settings import require_number, require_seed, require_whole
-from floatscope.decoding.steps import Batch, Denoiser, Step, random_stream, require_arm, require_finite
+from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, random_stream, require_arm, require_finite
 
 
 @dataclass(frozen=True)
-class AutoregressiveSampler:
-    """Write one token a step, the likeliest or sampled; a sample stops with its eos, the batch when all have.
+class AutoregressiveSampler(Sampler):
+    """Write one token per step, the likeliest or sampled; a sample stops with its eos, the batch when all have.
 
     The confidence of a token is its softmax under the model's own logits, whatever the temperature.
     """

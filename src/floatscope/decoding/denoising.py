@@ -1,6 +1,6 @@
 """The loop all samplers of masked models share: one forward for the batch, then each sample commits alone.
 
-A sampler gives one `Filling` a sample, its algorithm unbatched; nothing here knows how that chooses. Since
+A sampler gives one `Filling` per sample, its algorithm unbatched; nothing here knows how that chooses. Since
 every choice is made on the logits and randomness of one sample, a batch gives each sample what it gets alone.
 """
 

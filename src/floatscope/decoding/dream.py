@@ -16,14 +16,14 @@ from floatscope.decoding.settings import (
     require_seed,
     require_whole,
 )
-from floatscope.decoding.steps import Batch, Denoiser, Step, random_stream, require_mdm
+from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, random_stream, require_mdm
 from floatscope.errors import UserError
 
 Algorithm = Literal["entropy", "origin", "maskgit_plus", "topk_margin"]
 
 
 @dataclass(frozen=True)
-class DreamSampler:
+class DreamSampler(Sampler):
     """Reveal slots from time 1 to `eps` in equal strides t -> s (arXiv 2508.15487 and its published code).
 
     A step reveals int(masked * (1 - s/t)) slots, the last step all that are left: with steps = length the
@@ -93,7 +93,7 @@ class DreamSampler:
         if denoiser.block is not None:
             raise UserError(
                 f"{type(self).__name__} fills the whole answer at once, but this model is block-causal with"
-                f" blocks of {denoiser.block}: use LLaDASampler or ThresholdSampler."
+                f" blocks of {denoiser.block}: leave the sampler out to use the model's own."
             )
         shares = self._shares()
         fillings = [_Filling(self, shares, denoiser.eos_ids, random_stream(seed)) for seed in batch.seeds]

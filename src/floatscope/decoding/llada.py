@@ -1,4 +1,4 @@
-"""LLaDA's sampler: blocks left to right, a quota of slots a step, the most confident or random ones first."""
+"""LLaDA's sampler: blocks left to right, a quota of slots per step, the most confident or random ones first."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from floatscope.decoding.settings import (
     require_seed,
     require_whole,
 )
-from floatscope.decoding.steps import Batch, Denoiser, Step, random_stream, require_mdm
+from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, random_stream, require_mdm
 
 Remasking = Literal["low_confidence", "random"]
 
 
 @dataclass(frozen=True)
-class LLaDASampler:
+class LLaDASampler(Sampler):
     """Fill blocks left to right; each step commits a quota of slots (arXiv 2502.09992, section 2.4).
 
     The confidence of a slot is the softmax of the un-noised logits at its token, or uniform noise for

@@ -1,18 +1,10 @@
 """Checks of a sampler's settings, made where the sampler is made. A failure is a sentence with its remedy."""
 
-import difflib
 import math
 from collections.abc import Iterable
 
 from floatscope.errors import UserError
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of an error sentence: the nearest known word, if there is one, and all that are known."""
-    names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=1)
-    guess = f" did you mean {near[0]!r}?" if near else ""
-    return f"{guess} Known are: {', '.join(names)}."
+from floatscope.registry import did_you_mean
 
 
 def require_whole(owner: str, name: str, value: object, least: int = 1) -> None:
@@ -36,7 +28,7 @@ def require_choice(owner: str, name: str, value: object, choices: Iterable[str])
     """`value` is one of a few words."""
     known = tuple(choices)
     if value not in known:
-        raise UserError(f"{owner}: {name}={value!r} is unknown:{did_you_mean(str(value), known)}")
+        raise UserError(f"{owner}: {name}={value!r} is unknown: {did_you_mean(str(value), known)}.")
 
 
 def require_flag(owner: str, name: str, value: object) -> None:

@@ -1,11 +1,14 @@
-"""What passes between a model and a sampler: Batch, Step, two protocols, and each sample's own randomness.
+"""What passes between a model and a sampler: Batch, Step, what each of them must have, and a sample's own randomness.
 
 How slots are filled is left to the samplers; what a model is made of is left to `models`.
 """
 
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import Field, dataclass
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -24,7 +27,7 @@ class Batch:
     length: int
     """Answer slots of each sample."""
     seeds: tuple[int, ...]
-    """One a sample."""
+    """One per sample."""
 
     def __post_init__(self) -> None:
         size, width = self.tokens.shape
@@ -89,6 +92,10 @@ class Denoiser(Protocol):
         """The longest canvas it was made for, if known."""
         ...
 
+    def sampler(self) -> Sampler:
+        """Its own way to fill slots."""
+        ...
+
     def score(self, tokens: Tensor, pads: Tensor, positions: Tensor, conditional: bool = True) -> Tensor:
         """Logits [B, N, V] FOR the token at each of `positions` [B, N]: the logit shift is already applied.
 
@@ -106,21 +113,30 @@ class Denoiser(Protocol):
         ...
 
 
-class Sampler(Protocol):
-    """A way to fill the answer slots of a batch, as a generator of steps."""
+class Sampler(ABC):
+    """A way to fill the answer slots of a batch, as a generator of steps.
 
-    @property
-    def length(self) -> int:
-        """Answer slots."""
-        ...
+    A frozen dataclass: its fields are its settings, and the text under a field is what the help says of it.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    name: ClassVar[str]
+    """What it is called in `SAMPLERS`, on the command line and in traces."""
+    length: int
+    """Answer slots; a field of every sampler."""
+    seed: int = 0
+    """Seed of every sample that is given none of its own; a field of samplers that leave something to chance."""
+
+    @abstractmethod
+    def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
+        """Fill the batch, one forward pass per step. The caller turns gradients off."""
 
     def step_bounds(self, prompt_length: int, family_block: int | None) -> tuple[int, int]:
-        """The fewest and the most steps it takes to fill the slots after a prompt of so many tokens."""
-        ...
+        """The fewest and the most steps it takes to fill the slots after a prompt of so many tokens.
 
-    def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
-        """Fill the batch, one forward pass a step. The caller turns gradients off."""
-        ...
+        As it stands: of a sampler that commits at least one slot at every step.
+        """
+        return 1, self.length
 
 
 def random_stream(seed: int) -> torch.Generator:
@@ -134,7 +150,7 @@ def require_mdm(sampler: Sampler, denoiser: Denoiser, batch: Batch) -> int:
     if denoiser.mask_id is None:
         raise UserError(
             f"{type(sampler).__name__} fills masked slots, but this model is autoregressive (it has no mask"
-            " token): use AutoregressiveSampler."
+            " token): leave the sampler out to use the model's own."
         )
     return denoiser.mask_id
 
@@ -145,7 +161,7 @@ def require_arm(sampler: Sampler, denoiser: Denoiser, batch: Batch) -> None:
     if denoiser.mask_id is not None:
         raise UserError(
             f"{type(sampler).__name__} writes one token after another, but this model denoises masks (mask"
-            f" token {denoiser.mask_id}): use LLaDASampler, DreamSampler or ThresholdSampler."
+            f" token {denoiser.mask_id}): leave the sampler out to use the model's own."
         )
 
 

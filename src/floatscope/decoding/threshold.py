@@ -11,11 +11,11 @@ from floatscope.decoding.blocks import answer_blocks, check_division, resolve_bl
 from floatscope.decoding.choosing import first_slots, held_back, probability_of
 from floatscope.decoding.denoising import Proposal, denoise
 from floatscope.decoding.settings import require_flag, require_number, require_whole
-from floatscope.decoding.steps import Batch, Denoiser, Step, require_mdm
+from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, require_mdm
 
 
 @dataclass(frozen=True)
-class ThresholdSampler:
+class ThresholdSampler(Sampler):
     """Fill blocks left to right; each step commits all slots of the block above a confidence, and the surest.
 
     Greedy: the token is the likeliest, the confidence its softmax. The mask token is never a candidate.
@@ -42,7 +42,7 @@ class ThresholdSampler:
             check_division(owner, self.length, self.block)
 
     def step_bounds(self, prompt_length: int, family_block: int | None) -> tuple[int, int]:
-        """A block takes one step where all of it is sure, and one a slot where nothing is."""
+        """A block takes one step where all of it is sure, and one per slot where nothing is."""
         return len(self._blocks(prompt_length, family_block)), self.length
 
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:

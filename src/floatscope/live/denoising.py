@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import Field, parse_detector
-from floatscope.canvas import document_label, with_answer
-from floatscope.decoding import SAMPLERS, AnySampler, Step, make_batch, make_sampler
+from floatscope.canvas import Prompt, document_label, with_answer
+from floatscope.decoding import Sampler, Step, make_batch
 from floatscope.live.jobs import Emit
 from floatscope.live.requests import Request
 from floatscope.models.model import Model
 from floatscope.qa.metrics import accuracy
-from floatscope.qa.prompts import Prompt, build_prompt
+from floatscope.qa.prompts import build_prompt
 from floatscope.report.player import DETECTOR, canvas_data, commits_data, run_data, step_data
-from floatscope.study.answering import decode_answer
-from floatscope.traces import Trace
-from floatscope.tracing import token_texts, trace
+from floatscope.tracing import trace
 
 
 def denoise(models: Mapping[str, Model], request: Request, emit: Emit) -> None:
@@ -33,10 +31,11 @@ def denoise(models: Mapping[str, Model], request: Request, emit: Emit) -> None:
     An ARM's attention comes from one forward after its last token: its steps are in `finished`.
     """
     chosen = [models[name] for name in request.models]
-    samplers = [live_sampler(model, request) for model in chosen]
+    asked = {"steps": request.steps, "seed": request.seed}  # for samplers that have such settings
+    samplers = [model.sampler(asked, length=request.slots) for model in chosen]
     prompts = [build_prompt(model.tokenizer, request.question, request.documents, request.answers) for model in chosen]
     for model, prompt, sampler in zip(chosen, prompts, samplers, strict=True):
-        make_batch(model, [prompt.ids], sampler)  # refuses what does not fit, before any model runs
+        make_batch(model, [prompt], sampler)  # refuses what does not fit, before any model runs
     runs = [_opened(*parts, request) for parts in zip(chosen, prompts, samplers, strict=True)]
     emit({"event": "opened", "question": request.question, "answers": request.answers, "runs": runs})
     for number, parts in enumerate(zip(chosen, prompts, samplers, strict=True)):
@@ -44,19 +43,11 @@ def denoise(models: Mapping[str, Model], request: Request, emit: Emit) -> None:
     emit({"event": "done"})
 
 
-def live_sampler(model: Model, request: Request) -> AnySampler:
-    """The family's way to fill slots, with the slots, steps and seed asked for, as far as it has them."""
-    usual = dict(model.family.sampler)
-    asked: dict[str, Any] = {"length": request.slots, "steps": request.steps, "seed": request.seed}
-    known = {field.name for field in fields(SAMPLERS[usual["name"]])}
-    return make_sampler(**usual | {name: value for name, value in asked.items() if name in known})
-
-
-def _opened(model: Model, prompt: Prompt, sampler: AnySampler, request: Request) -> dict[str, Any]:
+def _opened(model: Model, prompt: Prompt, sampler: Sampler, request: Request) -> dict[str, Any]:
     """A run of the player before its first step: the prompt and empty slots."""
     regions = with_answer(prompt.regions, sampler.length)
     gold = [document_label(number) for number, document in enumerate(request.documents, 1) if document.gold]
-    texts = [*token_texts(model.tokenizer, prompt.ids), *[""] * sampler.length]
+    texts = [*model.token_texts(prompt.ids), *[""] * sampler.length]
     unknown = int(np.count_nonzero(prompt.ids == model.tokenizer.unk_token_id))
     return {
         **canvas_data(texts, [(region.label, region.start, region.stop) for region in regions]),
@@ -78,13 +69,13 @@ def _opened(model: Model, prompt: Prompt, sampler: AnySampler, request: Request)
     }
 
 
-def _run(number: int, model: Model, prompt: Prompt, sampler: AnySampler, request: Request, emit: Emit) -> None:
+def _run(number: int, model: Model, prompt: Prompt, sampler: Sampler, request: Request, emit: Emit) -> None:
     started = time.perf_counter()
     find = parse_detector(DETECTOR)
 
     def committed(step: Step) -> list[list[Any]]:
         slots = step.committed[0].nonzero()[:, 0]
-        canvas = token_texts(model.tokenizer, step.canvas[0])
+        canvas = model.token_texts(step.canvas[0].numpy())
         return commits_data(canvas, len(prompt.ids), slots.tolist(), step.confidence[0][slots].tolist())
 
     def on_token(step: Step) -> None:
@@ -94,10 +85,10 @@ def _run(number: int, model: Model, prompt: Prompt, sampler: AnySampler, request
         anchors = find(_field(received[0])) > 0.5
         emit({"event": "step", "run": number, "step": step_data(received[0], anchors, committed(step))})
 
-    found = trace(model, prompt, sampler, on_step=on_token if model.family.is_arm else None, on_received=on_received)
-    assert isinstance(found, Trace)
+    on_step = on_token if model.family.is_arm else None
+    [found] = trace(model, [prompt], sampler, on_step=on_step, on_received=on_received)
     seconds = time.perf_counter() - started
-    prediction = decode_answer(model, found.canvas[found.prompt_length :].tolist())
+    prediction = model.text(found.canvas[found.prompt_length :])
     known: dict[str, Any] = {"question": request.question, "answers": request.answers, "prediction": prediction}
     if request.answers:
         known["accuracy"] = accuracy(prediction, request.answers)

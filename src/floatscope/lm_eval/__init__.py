@@ -8,12 +8,11 @@ Importing this registers the model; how likelihoods are computed is left to `lik
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from floatscope.decoding import SAMPLERS, AnySampler, Generation, LLaDASampler, generate, make_sampler
+from floatscope.decoding import AutoregressiveSampler, LLaDASampler, Sampler, generate
 from floatscope.errors import UserError
 from floatscope.lm_eval.likelihood import Pair, log_likelihoods
 from floatscope.models.loading import load
@@ -121,10 +120,10 @@ class FloatscopeLM(TemplateLM):
             for batch in _batches(longest_first, self.batch_size):
                 seeds = [derived_seed(self.seed, requests[place].args[0]) for place in batch]
                 ids = [prompts[place] for place in batch]
-                done = cast(list[Generation], generate(self.model, ids, sampler, seeds))
+                done = generate(self.model, ids, sampler, seeds)
                 for place, generation in zip(batch, done, strict=True):
                     context, wanted = requests[place].args
-                    answers[place] = self._text(generation.answer.tolist(), _stops(wanted))
+                    answers[place] = _before(_stops(wanted), self.model.text(generation.answer, strip=False))
                     self.cache_hook.add_partial("generate_until", (context, wanted), answers[place])
         return answers
 
@@ -144,7 +143,7 @@ class FloatscopeLM(TemplateLM):
         return list(zip(values, self._greedy(pairs), strict=True))
 
     def _greedy(self, pairs: Sequence[Pair]) -> list[bool]:
-        """Would the continuation be written from its context, one token a step and the surest first?"""
+        """Would the continuation be written from its context, one token per step and the surest first?"""
         found = [not pair.continuation for pair in pairs]
         by_length: dict[int, list[int]] = {}
         for place, pair in enumerate(pairs):
@@ -152,14 +151,12 @@ class FloatscopeLM(TemplateLM):
                 continue
             by_length.setdefault(len(pair.continuation), []).append(place)
         for length, places in by_length.items():
-            if self.model.mask_id is None:
-                sampler: AnySampler = make_sampler("autoregressive", length=length)
-            else:
-                sampler = LLaDASampler(steps=length, length=length)
+            arm = self.model.family.is_arm
+            sampler = AutoregressiveSampler(length=length) if arm else LLaDASampler(steps=length, length=length)
             places.sort(key=lambda place: -len(pairs[place].context))
             for batch in _batches(places, self.batch_size):
                 prompts = [list(pairs[place].context) for place in batch]
-                done = cast(list[Generation], generate(self.model, prompts, sampler))
+                done = generate(self.model, prompts, sampler)
                 for place, generation in zip(batch, done, strict=True):
                     found[place] = tuple(generation.answer.tolist()) == pairs[place].continuation
         return found
@@ -170,29 +167,30 @@ class FloatscopeLM(TemplateLM):
             raise UserError(f"{slots} answer tokens leave no room for a prompt in the {self.max_length} of the model.")
         return context[-(self.max_length - slots) :]
 
-    def _by_sampler(self, wanted: Iterable[dict[str, Any]]) -> list[tuple[AnySampler, list[int]]]:
-        groups: dict[AnySampler, list[int]] = {}
+    def _by_sampler(self, wanted: Iterable[dict[str, Any]]) -> list[tuple[Sampler, list[int]]]:
+        groups: dict[Sampler, list[int]] = {}
         for place, settings in enumerate(wanted):
             groups.setdefault(self._sampler(settings), []).append(place)
         return list(groups.items())
 
-    def _sampler(self, wanted: dict[str, Any]) -> AnySampler:
-        """The sampler for a task's generation settings; one token a step unless steps are given."""
-        settings = dict(self._settings)
-        known = {field.name for field in fields(SAMPLERS[settings["name"]])} if settings["name"] in SAMPLERS else set()
-        if "max_gen_toks" in wanted and "length" not in settings:
-            settings["length"] = int(wanted["max_gen_toks"])
-        if "temperature" in wanted and "temperature" in known and "temperature" not in self._settings:
-            settings["temperature"] = float(wanted["temperature"]) if wanted.get("do_sample", True) else 0.0
-        if "length" in settings and "steps" in known:
-            settings.setdefault("steps", settings["length"])
-        return make_sampler(**settings)
+    def _sampler(self, wanted: dict[str, Any]) -> Sampler:
+        """The sampler for a task's generation settings; one token per step unless steps are given."""
+        asked: dict[str, Any] = {}
+        if "max_gen_toks" in wanted:
+            asked["length"] = int(wanted["max_gen_toks"])
+        if "temperature" in wanted:
+            asked["temperature"] = float(wanted["temperature"]) if wanted.get("do_sample", True) else 0.0
+        asked |= self._settings
+        if "length" in asked:
+            asked.setdefault("steps", asked["length"])
+        return self.model.sampler(
+            {name: value for name, value in asked.items() if name not in self._settings}, **self._settings
+        )
 
-    def _text(self, ids: list[int], stops: Sequence[str]) -> str:
-        assert self.tokenizer is not None
-        end = next((place for place, token in enumerate(ids) if token in self.model.eos_ids), len(ids))
-        text = self.tokenizer.decode(ids[:end], skip_special_tokens=True)
-        return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
+
+def _before(stops: Sequence[str], text: str) -> str:
+    """The text up to the first of the stop strings."""
+    return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
 
 
 def _stops(wanted: dict[str, Any]) -> list[str]:

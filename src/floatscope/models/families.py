@@ -6,7 +6,6 @@ of the logits scores a position, and how the model is usually decoded. Loading i
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -14,15 +13,17 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from floatscope.decoding import Sampler, make_sampler
 from floatscope.errors import UserError
 from floatscope.models.visibility import BIDIRECTIONAL, CAUSAL, Visibility
+from floatscope.registry import Registry, did_you_mean
 
 Logits = Literal["same", "shifted", "next"]
 
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of checkpoint. To support a new one is to add one of these, here or in a TOML file."""
+    """One kind of checkpoint. To support a new one is to add one of these to FAMILIES, or to write a TOML file."""
 
     name: str
     """How it is called in code, CLI and traces."""
@@ -73,6 +74,19 @@ class Family:
     def is_arm(self) -> bool:
         """Whether the model generates left to right (no mask token)."""
         return self.logits == "next"
+
+    def make_sampler(self, wishes: Mapping[str, Any] | None = None, /, **overrides: Any) -> Sampler:
+        """The family's own sampler with settings overridden; `name` chooses another one, with its own defaults.
+
+        An override of None is left out, and a setting that the sampler does not have is refused. `wishes`: settings
+        for samplers that have them; the others leave them out.
+        """
+        given = {setting: value for setting, value in overrides.items() if value is not None}
+        name = given.pop("name", self.sampler["name"])
+        usual = self.sampler if name == self.sampler["name"] else {}
+        taken = {"name", *(wishes or {})}
+        own = {setting: value for setting, value in usual.items() if setting not in taken}
+        return make_sampler(name, wishes, **own | given)
 
     def backbone_name(self, tensor: str) -> str:
         """What the backbone calls a tensor of the checkpoint."""
@@ -221,7 +235,7 @@ _ROWS = (
         examples="Llama, Qwen, Gemma, Mistral, SmolLM and every other causal-LM class of transformers",
     ),
 )
-FAMILIES: dict[str, Family] = {row.name: row for row in _ROWS}
+FAMILIES = Registry("family", {row.name: row for row in _ROWS})
 
 
 def get_family(name: str | Path | Family) -> Family:
@@ -230,11 +244,7 @@ def get_family(name: str | Path | Family) -> Family:
         return name
     if str(name).endswith(".toml"):
         return read_family(Path(name))
-    if (family := FAMILIES.get(str(name))) is None:
-        near = difflib.get_close_matches(str(name), FAMILIES, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UserError(f"unknown family {name!r}: {hint}supported are {', '.join(FAMILIES)}, or a TOML file")
-    return family
+    return FAMILIES.named(str(name))
 
 
 # What a field of a family file must be; the others are texts. Lists and tables hold only values of the second type.
@@ -283,9 +293,7 @@ def _family_table(path: Path) -> dict[str, Any]:
     known = [*(f.name for f in fields(Family)), "base"]
     for key, value in table.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UserError(f"{path}: unknown field {key!r}{hint}")
+            raise UserError(f"{path}: a family has no field {key!r}: {did_you_mean(key, known)}.")
         kind, inner, words = FIELD_KINDS.get(key, (str, str, "a text"))
         held = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
         wrong = [one for one in held if not isinstance(one, inner) or (isinstance(one, bool) and inner is int)]

@@ -1,17 +1,21 @@
 """A loaded checkpoint that samplers can ask for logits: visibility, logit shift and padding are settled here.
 
-Knows transformers; nothing of attention statistics (probe) or of how slots are chosen (decoding).
+Knows transformers and its family's sampler; nothing of attention statistics (probe) or of how slots are chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from floatscope.decoding import Sampler
 from floatscope.errors import UserError
 from floatscope.models.families import Family
 from floatscope.models.visibility import Visibility
@@ -93,6 +97,28 @@ class Model:
         """Where token ids go in (with a device map: where the embedding is)."""
         return self.backbone.get_input_embeddings().weight.device
 
+    def sampler(self, wishes: Mapping[str, Any] | None = None, /, **overrides: Any) -> Sampler:
+        """The way its family fills slots, with settings overridden; `name` chooses another sampler.
+
+        An override of None is left out, and a setting that the sampler does not have is refused. `wishes`: settings
+        for samplers that have them; the others leave them out.
+        """
+        return self.family.make_sampler(wishes, **overrides)
+
+    def text(self, ids: Iterable[int] | NDArray[np.int64], strip: bool = True) -> str:
+        """What answer tokens [A] say: decoded up to the first that ends an answer, without blanks at its ends."""
+        if self.tokenizer is None:
+            raise UserError(f"{self.name} has no tokenizer beside its weights, so tokens cannot be read as text")
+        kept = list(takewhile(lambda token: token not in self.eos_ids, map(int, ids)))
+        text = self.tokenizer.decode(kept, skip_special_tokens=True)
+        return text.strip() if strip else text
+
+    def token_texts(self, ids: NDArray[np.int64]) -> tuple[str, ...]:
+        """Each of the tokens [T] as the tokenizer spells it; a model may know more ids than its tokenizer."""
+        numbers = ids.tolist()
+        named = zip(self.tokenizer.convert_ids_to_tokens(numbers), numbers, strict=True)
+        return tuple(f"<{number}>" if text is None else text for text, number in named)
+
     def logits(self, ids: Any) -> Tensor:
         """[B, T, V]: for an MDM row i scores position i (the shift is applied); for an ARM, the token after i."""
         tokens = self._tokens(ids)
@@ -134,39 +160,34 @@ class Model:
         """Logits [B, N, V] of the given rows [B, N]; the LM head runs on these rows only."""
         self._check(tokens)
         tokens, pads, rows = (given.to(self.device) for given in (tokens, pads, rows))
-        if not bool(pads.any()):
-            return self._unpadded(tokens, rows)
-        if self.family.backbone == "AutoModelForMaskedLM":
+        padded, masked_lm = bool(pads.any()), self.family.backbone == "AutoModelForMaskedLM"
+        if padded and masked_lm:
             # Positions differ from class to class (RoBERTa counts from the pad id): run equal lengths together.
             return self._by_length(tokens, pads, rows)
+        inputs: dict[str, Any] = {"input_ids": tokens} if masked_lm else {"input_ids": tokens, "use_cache": False}
         place = torch.arange(tokens.shape[1], device=tokens.device)[None] - pads[:, None]
-        mask = self.visibility.mask(tokens.shape[1], pads) if self.block else (place >= 0).long()
-        return self._run(rows, input_ids=tokens, attention_mask=mask, position_ids=place.clamp(min=0))
-
-    def _unpadded(self, tokens: Tensor, rows: Tensor) -> Tensor:
-        if self.block is None:
-            return self._run(rows, input_ids=tokens)
-        none = torch.zeros(1, dtype=torch.long, device=tokens.device)
-        mask = self.visibility.mask(tokens.shape[1], none).expand(len(tokens), -1, -1, -1)
-        return self._run(rows, input_ids=tokens, attention_mask=mask)
+        if self.block:
+            seen = self.visibility.mask(tokens.shape[1], pads if padded else pads[:1])
+            inputs["attention_mask"] = seen.expand(len(tokens), -1, -1, -1)
+        elif padded:
+            inputs["attention_mask"] = (place >= 0).long()
+        if padded:
+            inputs["position_ids"] = place.clamp(min=0)
+        with only_rows(self.backbone.base_model, rows) as passed:
+            logits = self.backbone(**inputs).logits.float()
+        return logits if passed else take_rows(logits, rows)  # some classes (OPT) go round their base model
 
     def _by_length(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> Tensor:
         logits: Tensor | None = None
         for pad in pads.unique().tolist():
             where = (pads == pad).nonzero()[:, 0]
             with only_samples(where.tolist()):
-                part = self._unpadded(tokens[where, pad:], rows[where] - pad)
+                part = self.forward(tokens[where, pad:], torch.zeros_like(where), rows[where] - pad)
             if logits is None:
                 logits = part.new_empty(len(tokens), *part.shape[1:])
             logits[where] = part
         assert logits is not None
         return logits
-
-    def _run(self, rows: Tensor, **inputs: Tensor) -> Tensor:
-        cache = {} if self.family.backbone == "AutoModelForMaskedLM" else {"use_cache": False}
-        with only_rows(self.backbone.base_model, rows) as passed:
-            logits = self.backbone(**inputs, **cache).logits.float()
-        return logits if passed else take_rows(logits, rows)  # some classes (OPT) go round their base model
 
     def _tokens(self, ids: Any) -> Tensor:
         try:

@@ -17,7 +17,7 @@ class Layout:
     groups: Tensor
     """Group of each row, int64 [T]."""
     group_count: int
-    """G."""
+    """Number of groups, G."""
     columns: Tensor
     """Membership of keys in column sets, float32 [T, C]; sets may overlap."""
     rows: Tensor
@@ -27,7 +27,7 @@ class Layout:
 
     @property
     def tokens(self) -> int:
-        """T."""
+        """Number of rows, T."""
         return len(self.groups)
 
     @cached_property

@@ -1,12 +1,12 @@
-"""From a layer's statistics to the arrays a trace keeps: one recorder a sample, numpy buffers allocated once.
+"""From a layer's statistics to the arrays a trace keeps: one recorder per sample, numpy buffers allocated once.
 
-A denoising run has a forward a step. An ARM has one forward for all its steps, since a causal row never changes: its
+A denoising run has a forward per step. An ARM has one forward for all its steps, since a causal row never changes: its
 steps follow by prefix sums over its answer rows. Array names and axes are those of `traces.AXES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from floatscope.canvas import ANSWER, Prompt, group_labels, with_answer
 from floatscope.probe.attention import Geometry
 from floatscope.probe.kernel import LayerStatistics
 from floatscope.probe.layout import Layout
@@ -31,7 +32,7 @@ class Plan:
     prompt_groups: Tensor
     """Group of each prompt row, int64 [P]."""
     group_count: int
-    """G."""
+    """Number of groups, G."""
     masked_group: int
     """Group of answer rows that are still masked."""
     committed_group: int
@@ -45,19 +46,48 @@ class Plan:
     matrix_layers: tuple[int, ...] | None = None
     """Layers likewise."""
 
+    @classmethod
+    def of(
+        cls,
+        prompt: Prompt,
+        answer: int,
+        keep: str,
+        matrix_steps: Sequence[int] | None = None,
+        matrix_layers: Sequence[int] | None = None,
+    ) -> Plan:
+        """Row groups and column sets of a prompt and its answer: regions by first appearance, then marks."""
+        regions = with_answer(prompt.regions, answer)
+        labels = tuple(dict.fromkeys(region.label for region in regions))
+        groups = group_labels(labels)
+        columns = torch.zeros(len(prompt.ids) + answer, len(labels) + len(prompt.marks))
+        for region in regions:
+            columns[region.start : region.stop, labels.index(region.label)] = 1
+        for place, positions in enumerate(prompt.marks.values(), len(labels)):
+            columns[torch.from_numpy(positions), place] = 1
+        return cls(
+            prompt_groups=torch.cat([torch.full((len(r),), groups.index(r.label)) for r in prompt.regions]),
+            group_count=len(groups),
+            masked_group=groups.index(f"{ANSWER}:masked"),
+            committed_group=groups.index(f"{ANSWER}:committed"),
+            columns=columns,
+            keep=keep,
+            matrix_steps=None if matrix_steps is None else tuple(matrix_steps),
+            matrix_layers=None if matrix_layers is None else tuple(matrix_layers),
+        )
+
     @property
     def prompt(self) -> int:
-        """P."""
+        """Number of prompt tokens, P."""
         return len(self.prompt_groups)
 
     @property
     def tokens(self) -> int:
-        """T."""
+        """Number of tokens, T."""
         return len(self.columns)
 
     @property
     def answer(self) -> int:
-        """A."""
+        """Number of answer tokens, A."""
         return self.tokens - self.prompt
 
     @property

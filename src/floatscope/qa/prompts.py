@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from floatscope.canvas import BOS, SCAFFOLD, Region, document_label, regions_from_labels
+from floatscope.canvas import BOS, SCAFFOLD, Ids, Prompt, document_label, regions_from_labels
 from floatscope.errors import UserError
 from floatscope.qa.chat import has_chat_template, in_chat
 from floatscope.qa.samples import Document
@@ -19,20 +19,6 @@ from floatscope.qa.templates import TEXT, Piece, Placement, Template, read_templ
 from floatscope.qa.truncation import cut_text, shares
 
 SCAFFOLD_WORDS = "Document Question Answer :"
-
-Ids = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What is run: the text, its token ids (bos included), the regions that partition them, and named token sets."""
-
-    text: str
-    ids: Ids
-    regions: tuple[Region, ...]
-    marks: dict[str, Ids]
-    cut: tuple[int, ...] = ()
-    """For each document, the tokens of its text that did not fit and were left out."""
 
 
 @dataclass(frozen=True)

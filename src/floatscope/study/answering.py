@@ -6,15 +6,17 @@ A sample that fails becomes a row with its error. Which jobs make a batch, and w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from floatscope.decoding import SAMPLERS, AnySampler, Generation, generate, make_sampler
+from floatscope.canvas import Prompt
+from floatscope.decoding import Sampler, generate
 from floatscope.errors import UserError
+from floatscope.models.families import Family
 from floatscope.models.model import Model
 from floatscope.qa.metrics import score
-from floatscope.qa.prompts import Prompt, build_prompt
+from floatscope.qa.prompts import build_prompt
 from floatscope.qa.templates import Template, read_template
 from floatscope.study.plan import NULL_QUERY, ModelPlan, Study
 from floatscope.study.store import TRACES, Row
@@ -76,25 +78,16 @@ def choose_template(study: Study, model: Model, jobs: Sequence[Job]) -> Template
     return template
 
 
-def build_sampler(study: Study, plan: ModelPlan, model: Model, slots: int) -> AnySampler:
+def build_sampler(study: Study, plan: ModelPlan, family: Family, slots: int) -> Sampler:
     """The family's way to fill slots, with the settings of the model's plan; a mistake in them stops the run."""
-    return make_planned_sampler(study, plan, model.family.sampler, slots)
-
-
-def make_planned_sampler(study: Study, plan: ModelPlan, usual: Mapping[str, Any], slots: int) -> AnySampler:
-    """The sampler of a model whose family usually has the settings `usual`."""
-    settings = dict(usual) if plan.sampler.get("name", usual["name"]) == usual["name"] else {}
-    settings |= {**plan.sampler, "length": slots}
-    if "steps" in {part.name for part in dataclasses.fields(SAMPLERS[settings["name"]])}:
-        settings["steps"] = study.steps_for(slots)
     try:
-        return make_sampler(**settings)
+        return family.make_sampler({"steps": study.steps_for(slots)}, **{**plan.sampler, "length": slots})
     except UserError as error:
         raise UserError(f"The model {plan.name!r} with {slots} slots: {error}") from error
 
 
-def answer(study: Study, model: Model, sampler: AnySampler, batch: Sequence[Prepared]) -> list[Answer]:
-    """One row a job, in order. All of the batch are traced or none is, and all have the sampler's slots.
+def answer(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]) -> list[Answer]:
+    """One row per job, in order. All of the batch are traced or none is, and all have the sampler's slots.
 
     Where the batch fails as a whole its samples are run one by one, so that only those fail that must.
     """
@@ -109,15 +102,15 @@ def answer(study: Study, model: Model, sampler: AnySampler, batch: Sequence[Prep
     return [made.get(id(prepared)) or Answer(_row(prepared, error=prepared.error)) for prepared in batch]
 
 
-def _run(study: Study, model: Model, sampler: AnySampler, batch: Sequence[Prepared]) -> list[Answer]:
-    prompts = [cast(Prompt, prepared.prompt) for prepared in batch]
+def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]) -> list[Answer]:
+    prompts = [prepared.prompt for prepared in batch if prepared.prompt is not None]
     seeds = [prepared.job.unit.seed(study.seed) for prepared in batch]
     if not batch[0].job.traced:
-        done = cast(list[Generation], generate(model, [prompt.ids for prompt in prompts], sampler, seeds))
+        done = generate(model, prompts, sampler, seeds)
         return [
             Answer(_scored(model, prepared, one.answer, one.steps)) for prepared, one in zip(batch, done, strict=True)
         ]
-    traces = cast(list[Trace], trace(model, prompts, sampler, seeds=seeds, keep=study.keep))
+    traces = trace(model, prompts, sampler, seeds=seeds, keep=study.keep)
     answers = []
     for prepared, found in zip(batch, traces, strict=True):
         row = _scored(model, prepared, found.canvas[found.prompt_length :], found.steps)
@@ -127,17 +120,11 @@ def _run(study: Study, model: Model, sampler: AnySampler, batch: Sequence[Prepar
 
 
 def _scored(model: Model, prepared: Prepared, answer_ids: Any, steps: int) -> Row:
-    prediction = decode_answer(model, answer_ids.tolist())
+    prediction = model.text(answer_ids)
     scores = score(prediction, prepared.job.sample.answers)
     return _row(
         prepared, prediction=prediction, accuracy=scores.accuracy, em=scores.exact_match, f1=scores.f1, steps=steps
     )  # fmt: skip
-
-
-def decode_answer(model: Model, ids: Sequence[int]) -> str:
-    """The text up to the first token that ends an answer."""
-    stop = next((place for place, token in enumerate(ids) if token in model.eos_ids), len(ids))
-    return model.tokenizer.decode(ids[:stop], skip_special_tokens=True).strip()
 
 
 def _row(prepared: Prepared, **found: Any) -> Row:

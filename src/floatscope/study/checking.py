@@ -7,10 +7,14 @@ import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from floatscope.errors import UserError
 from floatscope.study.plan import ModelPlan, Study, TaskPlan
 from floatscope.study.tasks import missing_files
+
+if TYPE_CHECKING:
+    from floatscope.models.families import Family
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ def _model_lacks(study: Study, plan: ModelPlan) -> str:
             if shards := _missing_shards(folder):
                 return f"{len(shards)} of its weight files are missing, such as {shards[0]}"
         if family is not None:
-            _try_samplers(study, plan, dict(family.sampler))
+            _try_samplers(study, plan, family)
         return _device_lacks(plan)
     except UserError as error:
         return str(error)
@@ -84,13 +88,13 @@ def _missing_shards(folder: Path) -> list[str]:
     return sorted(name for name in names if not (folder / name).exists())
 
 
-def _try_samplers(study: Study, plan: ModelPlan, family_sampler: dict[str, object]) -> None:
+def _try_samplers(study: Study, plan: ModelPlan, family: Family) -> None:
     """Make every sampler that the study needs of the model; raises where one cannot be."""
-    from floatscope.study.answering import make_planned_sampler
+    from floatscope.study.answering import build_sampler
 
     cells = [cell for task in study.tasks for cell in study.cells(task)]
     for slots in sorted({cell.condition.slots or study.slots for cell in cells}):
-        make_planned_sampler(study, plan, family_sampler, slots)
+        build_sampler(study, plan, family, slots)
 
 
 def _device_lacks(plan: ModelPlan) -> str:

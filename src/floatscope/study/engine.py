@@ -118,7 +118,8 @@ def _run_loading(
     model = loading.load()
     template = choose_template(study, model, loading.jobs)
     planned = [size_of(prepare(study, model, template, job)) for job in loading.jobs]
-    samplers = {slots: build_sampler(study, loading.plan, model, slots) for slots in {size.slots for size in planned}}
+    slots = {size.slots for size in planned}
+    samplers = {number: build_sampler(study, loading.plan, model.family, number) for number in slots}
     for batch in batches(planned, study.batch)[first::stride]:
         todo = [prepare(study, model, template, size.job) for size in batch if size.job.unit in missing]
         if not todo:

@@ -43,7 +43,7 @@ def _estimate_loading(study: Study, loading: Loading) -> Estimate:
     seconds = time.perf_counter() - started
     for (_, slots), group in groupby(planned, key=lambda batch: batch[0].kind):
         alike = list(group)
-        sampler = build_sampler(study, loading.plan, model, slots)
+        sampler = build_sampler(study, loading.plan, model.family, slots)
         middle = alike[len(alike) // 2]
         prepared = [prepare(study, model, template, size.job) for size in middle]
         answer(study, model, sampler, prepared[:1])  # the first call of a kind pays for things that later ones find

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from floatscope.canvas import ANSWER, BOS, Region, document_label, positions, regions_from_labels
+from floatscope.canvas import ANSWER, BOS, Region, document_label, group_labels, positions, regions_from_labels
 from floatscope.errors import UserError
-from floatscope.traces.trace import Kind, Trace, group_labels
+from floatscope.traces.trace import Kind, Trace
 
 Matrix = NDArray[np.float32]
 PROMPT = "prompt"

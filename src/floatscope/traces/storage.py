@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -225,9 +225,15 @@ def _narrow(values: NDArray[Any], exact: bool) -> NDArray[Any]:
     return values.astype(np.float16)
 
 
-def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata as a trace's file will give it back: tuples are lists, keys are texts, numpy values plain ones."""
-    return json.loads(_json(dict(metadata)))
+def metadata_of_samples(given: Mapping[str, Any] | Sequence[Mapping[str, Any]], samples: int) -> list[dict[str, Any]]:
+    """One table per sample, from one for all or a list of them, as a trace's file will give it back: tuples are lists,
+    keys are texts, numpy values plain ones."""
+    tables = [given] * samples if isinstance(given, Mapping) else list(given)
+    if len(tables) != samples:
+        raise UserError(f"metadata has {len(tables)} entries for {samples} prompts: give one for all or one per prompt")
+    if not all(isinstance(table, Mapping) for table in tables):
+        raise UserError("metadata should be a table of names and values, or a list of them, one per prompt")
+    return [json.loads(_json(dict(table))) for table in tables]
 
 
 def _json(values: Mapping[str, Any]) -> str:

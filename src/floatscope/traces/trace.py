@@ -3,15 +3,15 @@
 It computes nothing that needs a model; its file is left to `storage`, measures to `floatscope.analysis`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from floatscope.canvas import ANSWER, Region
+from floatscope.canvas import Region, group_labels
 from floatscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -234,12 +234,20 @@ class Trace:
         return xarray.Dataset(variables, coordinates, attributes)
 
 
-def group_labels(region_labels: tuple[str, ...]) -> tuple[str, ...]:
-    """The query groups that belong to region labels: "answer" becomes "answer:masked", "answer:committed"."""
-    labels: list[str] = []
-    for label in region_labels:
-        labels.extend((f"{ANSWER}:masked", f"{ANSWER}:committed") if label == ANSWER else (label,))
-    return tuple(labels)
+def check_kept(
+    keep: str, steps: Sequence[int] | None, step_count: int, layers: Sequence[int] | None, layer_count: int
+) -> None:
+    """`keep` is a word of `Keep`, and the steps and layers whose matrices are asked for are there to be had."""
+    if keep not in get_args(Keep):
+        raise UserError(f"keep={keep!r} should be one of {', '.join(get_args(Keep))}")
+    for name, wanted, count in (("matrix_steps", steps, step_count), ("matrix_layers", layers, layer_count)):
+        if wanted is None:
+            continue
+        if keep != "matrices":
+            raise UserError(f"{name} says which matrices to keep: give it with keep='matrices'")
+        outside = [one for one in wanted if not isinstance(one, int | np.integer) or not 0 <= one < count]
+        if outside or not len(wanted):
+            raise UserError(f"{name}={list(wanted)!r} should be whole numbers from 0 to {count - 1}")
 
 
 def array_shape(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[int, ...]:
