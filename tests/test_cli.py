@@ -158,7 +158,7 @@ MISTAKES = {
     ),
     "sampler of another": (
         ["trace", "CHECKPOINT", "--question", "a", "--sampler", "llada", "--out", "OUT"],
-        "use AutoregressiveSampler",
+        "leave the sampler out",
     ),
     "too long": (["trace", "CHECKPOINT", "--question", "a", "--length", "500", "--out", "OUT"], "context of 96"),
     "unknown family": (["check", "CHECKPOINT", "--family", "lada"], "did you mean 'llada'"),

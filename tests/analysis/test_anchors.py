@@ -69,10 +69,10 @@ def test_absolute_threshold_never_fires():
     ("text", "sentence"),
     [
         ("zscor(3)", "did you mean 'zscore'"),
-        ("magic", "known are zscore"),
+        ("magic", "There is no detector .magic.: Known are zscore, top1, rulli, gu, soft"),
         ("zscore(a)", "not numbers"),
         ("gu(1,2)", "too many"),
-        ("zscore(3", "no anchor detector"),
+        ("zscore(3", "did you mean .zscore."),
     ],
 )
 def test_bad_detectors(text, sentence):

@@ -4,7 +4,6 @@ A detector turns received attention into weights per position: 0 or 1, or in bet
 anchors move, what they absorb and what they are made of is left to the other analyses.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from floatscope.analysis.results import (
 )
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.errors import UserError
+from floatscope.registry import Registry
 from floatscope.traces import Trace
 
 Array = NDArray[Any]
@@ -60,11 +60,14 @@ class Field:
 
 @dataclass(frozen=True)
 class Detector:
-    """A rule by name: its parameters with defaults, what it says, and the rule."""
+    """A rule that finds anchors."""
 
     parameters: tuple[float | str, ...]
+    """Its parameters by default; one that is a word takes that word or a number."""
     description: str
+    """What it says, for the help."""
     rule: Callable[..., Array]
+    """From a Field and the parameters to bool [..., token], or to weights from 0 to 1."""
 
 
 def _zscore(field: Field, k: float) -> Array:
@@ -98,32 +101,40 @@ def _soft(field: Field, k: float, slope: float) -> Array:
     return np.where(field.present, 1 / (1 + np.exp(np.clip(slope * (k - z), -60, 60))), 0) * ~flat
 
 
-DETECTORS: dict[str, Detector] = {
-    "zscore": Detector((3.0,), "received > mean + k population standard deviations", _zscore),
-    "top1": Detector((), "the one position that receives most", _top1),
-    "rulli": Detector((3.0, "rows"), "received x scale > mean of the others + epsilon", _rulli),
-    "gu": Detector((0.3,), "visible-normalised received > epsilon", _gu),
-    "soft": Detector((2.0, 5.0), "sigmoid(slope (z - k)) with z in standard deviations", _soft),
-}
+DETECTORS = Registry(
+    "detector",
+    {
+        "zscore": Detector((3.0,), "received > mean + k population standard deviations", _zscore),
+        "top1": Detector((), "the one position that receives most", _top1),
+        "rulli": Detector((3.0, "rows"), "received x scale > mean of the others + epsilon", _rulli),
+        "gu": Detector((0.3,), "visible-normalised received > epsilon", _gu),
+        "soft": Detector((2.0, 5.0), "sigmoid(slope (z - k)) with z in standard deviations", _soft),
+    },
+)
+
+
+def every_detector() -> dict[str, Detector]:
+    """The detectors as they are written with their parameters by default: "zscore(3)", "top1", "rulli(3,rows)"."""
+    written = {}
+    for name, row in DETECTORS.items():
+        parameters = ",".join(value if isinstance(value, str) else f"{value:g}" for value in row.parameters)
+        written[f"{name}({parameters})" if parameters else name] = row
+    return written
 
 
 def parse_detector(text: str) -> Callable[[Field], Array]:
-    """`zscore(3)`, `top1`, `rulli(3,rows)`, `gu(0.3)`, `soft(2,5)`; parameters may be left out."""
+    """The rule that a text such as `zscore(3)` or `top1` names; parameters may be left out."""
     match = re.fullmatch(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*", text)
     name = match.group(1) if match else text
-    if match is None or name not in DETECTORS:
-        near = difflib.get_close_matches(name, DETECTORS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(DETECTORS)}."
-        raise UserError(f"There is no anchor detector {text!r}{hint}")
-    detector = DETECTORS[name]
-    given = [part.strip() for part in (match.group(2) or "").split(",") if part.strip()]
+    detector = DETECTORS.named(name)
+    given = [part.strip() for part in (match.group(2) or "" if match else "").split(",") if part.strip()]
     if len(given) > len(detector.parameters):
         raise UserError(f"The detector {text!r} has too many parameters: {name} takes {len(detector.parameters)}.")
     try:
-        numbers = [part if part == "rows" and name == "rulli" else float(part) for part in given]
+        own = [part if part == usual else float(part) for part, usual in zip(given, detector.parameters, strict=False)]
     except ValueError as error:
         raise UserError(f"The parameters of the detector {text!r} are not numbers.") from error
-    values = (*numbers, *detector.parameters[len(numbers) :])
+    values = (*own, *detector.parameters[len(own) :])
     return lambda field: detector.rule(field, *values)
 
 
@@ -159,13 +170,14 @@ def anchors(
     traces: Iterable[Trace],
     options: Options = DEFAULTS,
     controls: Controls = NO_CONTROLS,
-    detectors: Iterable[str] = ("zscore(3)", "top1", "rulli(3,rows)", "gu(0.3)", "soft(2,5)"),
+    detectors: Iterable[str] | None = None,
 ) -> Result:
     """Anchors per step by detector, normalisation and layer: how many, and the attention they receive.
 
+    detectors: all of them, unless some are named.
     The second table lists the anchors of `options.detector`: sample, layer, position, and for how many steps.
     """
-    names = tuple(detectors)
+    names = tuple(every_detector() if detectors is None else detectors)
     keys = ("detector", "normalisation", "measure", "layer")
 
     def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any]:

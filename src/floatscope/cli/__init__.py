@@ -23,7 +23,8 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 for verb in (study, report, serve, evaluate, table, trace, analyze, check, families, train, pull, adapt):
-    app.command(verb)
+    # By its name: a verb's flags are made when it is called, since they may come from registries.
+    app.command(f"{verb.__module__}:{verb.__name__}", help=verb.__doc__)
 app.command(
     "floatscope.cli.stressing:stress",
     help="""Make question answering harder step by step, beside closed-book, oracle and guess baselines.

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from floatscope.cli import flags
 from floatscope.errors import UserError
 
 
@@ -18,7 +19,7 @@ def analyze(
     out: Path,
     untrained: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=False)] = (),
     null_query: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=False)] = (),
-    detector: str = "zscore(3)",
+    detector: Annotated[str, flags.detectors()] = "zscore(3)",
     normalisation: Literal["rows", "visible"] = "rows",
     alpha: float | None = None,
     layer: int = -1,
@@ -41,8 +42,6 @@ def analyze(
         Traces of the same model with random weights: the control "untrained".
     null_query
         Traces with a question that asks nothing: the control of retrieval heads.
-    detector
-        What counts as an anchor: zscore(3), top1, rulli(...), gu(0.3), soft(2,5).
     normalisation
         Received attention over all rows, or over the rows that see the column.
     alpha

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from floatscope.cli import flags
 from floatscope.cli.shared import literal_console, load_model, progress_bar
 from floatscope.errors import UserError
 
@@ -24,14 +25,7 @@ def trace(
     gold: Annotated[tuple[int, ...], Parameter(negative="", consume_multiple=False)] = (),
     answer: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)] = (),
     out: Path,
-    sampler: Literal["llada", "dream", "threshold", "autoregressive"] | None = None,
-    length: int | None = None,
-    steps: int | None = None,
-    block: int | None = None,
-    alg: Literal["entropy", "maskgit_plus", "topk_margin", "origin"] | None = None,
-    threshold: float | None = None,
-    temperature: float | None = None,
-    seed: int = 0,
+    settings: flags.SamplerFlags | None = None,
     keep: Literal["compact", "groups", "heads", "matrices"] = "compact",
     family: str | None = None,
     dtype: str | None = None,
@@ -55,22 +49,6 @@ def trace(
         A right answer; repeat for more. Gives the mark "gold_answer" inside gold documents.
     out
         Where the trace goes; its folder must exist.
-    sampler
-        How slots are filled; default: the way of the model's family.
-    length
-        Answer slots.
-    steps
-        Denoising steps (llada, dream).
-    block
-        Slots of a block (llada, threshold).
-    alg
-        Order of commits (dream).
-    threshold
-        Confidence above which a slot commits (threshold).
-    temperature
-        0 takes the likeliest token.
-    seed
-        The same seed gives the same trace.
     keep
         How much to keep: compact, groups (rows by region at token resolution), heads (every head), matrices (all, for small canvases).
     family
@@ -80,7 +58,6 @@ def trace(
     device
         cpu, cuda, mps, ...
     """  # noqa: E501  an example must stay on one line to be copied
-    from floatscope.decoding import make_sampler
     from floatscope.qa.prompts import build_prompt
     from floatscope.traces.storage import writable
     from floatscope.tracing import trace as run
@@ -91,12 +68,7 @@ def trace(
     loaded = load_model(model, family, dtype, device)
     if loaded.tokenizer is None:
         raise UserError(f"{model} has no tokenizer beside its weights, so text cannot be read: add tokenizer.json")
-    chosen: dict[str, Any] = dict(loaded.family.sampler)
-    if sampler is not None and sampler != chosen["name"]:
-        chosen = {"name": sampler}
-    given = {"length": length, "steps": steps, "block": block, "alg": alg, "threshold": threshold}
-    given |= {"temperature": temperature, "seed": seed or None}
-    how = make_sampler(**chosen | {name: value for name, value in given.items() if value is not None})
+    how = loaded.sampler(**({} if settings is None else vars(settings)))
     prompt = build_prompt(loaded.tokenizer, question, documents, answer)
     known = {"sample": question, "answers": answer}
     with progress_bar() as progress:
@@ -107,10 +79,9 @@ def trace(
                 progress.update(task, total=how.step_bounds(len(prompt.ids), loaded.block)[1])
             progress.advance(task)
 
-        found = run(loaded, prompt, how, keep=keep, metadata=known, on_step=advance)
-        assert not isinstance(found, list)
+        [found] = run(loaded, [prompt], how, keep=keep, metadata=known, on_step=advance)
         progress.update(task, total=found.steps)  # it may have ended early
-    prediction = loaded.tokenizer.decode(found.canvas[found.prompt_length :], skip_special_tokens=True).strip()
+    prediction = loaded.text(found.canvas[found.prompt_length :])
     found = replace(found, metadata={**found.metadata, "prediction": prediction})
     found.save(out)
     print(f"answer: {prediction!r}")

@@ -1,0 +1,56 @@
+"""Flags that come from registries, made when a verb's line is read: `floatscope --help` loads no registry.
+
+A verb annotates its parameters with them; annotations are texts until the verb is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, make_dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_type_hints
+
+from cyclopts import Group, Parameter
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SamplerFlags":
+        return sampler_flags()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@cache
+def sampler_flags() -> type:
+    """The sampler's name, and every setting of every sampler; what is not given is None."""
+    from floatscope.decoding import SAMPLERS
+
+    names: Any = Literal[tuple(SAMPLERS)]  # pyright: ignore[reportInvalidTypeForm]
+    choice = Parameter(name="--sampler", help="How slots are filled; default: the way of the model's family.")
+    kinds: dict[str, list[Any]] = {}
+    texts: dict[str, dict[str, list[str]]] = {}
+    for name, sampler in SAMPLERS.items():
+        hints, help_of = get_type_hints(sampler), texts_under_fields(sampler)
+        for field in fields(sampler):
+            kinds.setdefault(field.name, []).append(hints[field.name])
+            texts.setdefault(field.name, {}).setdefault(help_of.get(field.name, ""), []).append(name)
+    panel = Group("Settings of the sampler", sort_key=1)
+    flags: list[tuple[str, Any, None]] = [("name", Annotated[names | None, choice], None)]
+    for setting, found in kinds.items():
+        told = " ".join(f"{', '.join(owners)}: {text}" for text, owners in texts[setting].items())
+        flags.append((setting, Annotated[Union[*found, None], Parameter(help=told, group=panel)], None))
+    return Parameter(name="*")(make_dataclass("SamplerFlags", flags, frozen=True, namespace={"__module__": __name__}))
+
+
+def texts_under_fields(settings: type) -> dict[str, str]:
+    """The text under each field of a dataclass, on one line; those of its bases too."""
+    from docstring_parser import parse_from_object
+
+    found = [entry for cls in reversed(settings.__mro__[:-1]) for entry in parse_from_object(cls).params]
+    return {entry.arg_name: " ".join((entry.description or "").split()) for entry in found}
+
+
+def detectors() -> Parameter:
+    """Help that tells every detector of anchors."""
+    from floatscope.analysis.anchors import every_detector
+
+    known = "; ".join(f"{written}: {row.description}" for written, row in every_detector().items())
+    return Parameter(help=f"What counts as an anchor. {known}.")
