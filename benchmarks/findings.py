@@ -32,7 +32,6 @@ from findings_tables import Cast, Findings, render
 from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze
 from floatscope.analysis.reading import TraceFiles
 from floatscope.analysis.results import Panel, collect, readable, summarise
-from floatscope.analysis.statistics import bootstrap_mean
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.errors import UserError
 from floatscope.models.families import get_family
@@ -45,6 +44,7 @@ from floatscope.probe.layout import Layout
 from floatscope.qa.samples import Sample
 from floatscope.report.drawing import save_figure
 from floatscope.report.heatmaps import trace_heatmaps
+from floatscope.statistics import bootstrap_mean
 from floatscope.study.analyses import RunTraces, read_analyses
 from floatscope.study.run import Run
 from floatscope.traces import Trace
@@ -288,8 +288,9 @@ def changes(cast: Cast, samples: pl.DataFrame) -> pl.DataFrame:
         if not (both := before.keys() & after.keys()):
             raise UserError(f"the run has no traces of {start} and {end} on the same samples: run it to its end")
         differences = np.array([after[sample] - before[sample] for sample in sorted(both)])
-        value, low, high, *_ = (float(part[0]) for part in bootstrap_mean(differences[:, None]))
-        rows.append({"change": change, "start": start, "end": end, "value": value, "low": low, "high": high})
+        found = bootstrap_mean(differences[:, None])
+        bounds = {"value": found.estimate[0], "low": found.low[0], "high": found.high[0]}
+        rows.append({"change": change, "start": start, "end": end, **bounds})
     return pl.DataFrame(rows).with_columns(pl.col(pl.Float64).fill_nan(None))
 
 

@@ -48,7 +48,7 @@ def test_evaluate_prints_the_table_that_table_prints_again(monkeypatch, capsys, 
     assert str(tmp_path) not in again
     code, resumed, told = run(monkeypatch, capsys, "evaluate", *ASKED, "--documents", "0,3", "--out", tmp_path / "qa")
     assert code == 0 and resumed == shown and "0 of" in told
-    for form, mark in (("latex", r"\toprule"), ("csv", "headline,twin-arm,0,")):
+    for form, mark in (("latex", r"\toprule"), ("csv", "twin-arm,rag,documents/0,documents,0,accuracy,score,,")):
         assert mark in run(monkeypatch, capsys, "table", tmp_path / "qa", "--format", form)[1]
     code, _, told = run(monkeypatch, capsys, "evaluate", *ASKED, "--seed", "1", "--out", tmp_path / "qa")
     assert code == 2 and "seed is 0 there and 1 here" in told and "Traceback" not in told

@@ -1,4 +1,4 @@
-"""Intervals, tests, panels; and what every analysis owes: controls, sentences, one pass, no nan."""
+"""Tables of panels; and what every analysis owes: controls, sentences, one pass, no nan."""
 
 import numpy as np
 import polars as pl
@@ -6,7 +6,7 @@ import pytest
 
 from floatscope.analysis import ANALYSES, Controls, Options, analyze
 from floatscope.analysis.reading import find_traces, split_controls
-from floatscope.analysis.statistics import bootstrap_mean, pearson, sign_flip_test, spearman
+from floatscope.analysis.results import Panel, summarise
 from floatscope.errors import UserError
 from tests.traces.full_matrices import full_run, to_trace
 
@@ -18,44 +18,16 @@ def traces(model="m", seeds=range(4), **settings):
         yield to_trace(run, model=model, metadata={"sample": f"s{seed}", "task": "ab"[seed % 2]})
 
 
-def test_bootstrap_covers_the_mean():
-    rng = np.random.default_rng(0)
-    inside = 0
-    for _ in range(200):
-        interval = bootstrap_mean(rng.normal(3, 1, (30, 1)), seed=1, draws=400)
-        inside += interval.low[0] <= 3 <= interval.high[0]
-    assert 175 <= inside <= 199
-
-
-def test_bootstrap_leaves_missing_values_out():
-    values = np.array([[1.0, np.nan, np.nan], [3.0, 5.0, np.nan], [np.nan, 7.0, np.nan]])
-    interval = bootstrap_mean(values)
-    assert interval.mean[:2].tolist() == [2, 6] and np.isnan(interval.mean[2])
-    assert interval.samples.tolist() == [2, 2, 0]
-    assert interval.spread[0] == 1
-    again = bootstrap_mean(values)
-    np.testing.assert_array_equal(interval.low, again.low)
-
-
-def test_bootstrap_in_chunks_is_the_same():
-    values = np.random.default_rng(0).normal(size=(5, 5000))
-    np.testing.assert_array_equal(bootstrap_mean(values).low[-3:], bootstrap_mean(values[:, -3:]).low)
-
-
-def test_sign_flip():
-    assert sign_flip_test(np.full(12, 0.5)) < 0.01
-    assert sign_flip_test(np.array([1.0, -1.0, 1.0, -1.0])) > 0.9
-    assert np.isnan(sign_flip_test(np.array([1.0])))
-
-
-def test_correlations():
-    rng = np.random.default_rng(1)
-    first, second = rng.normal(size=(2, 9))
-    from scipy.stats import spearmanr
-
-    assert pearson(first, second) == pytest.approx(np.corrcoef(first, second)[0, 1])
-    assert spearman(first, second) == pytest.approx(spearmanr(first, second).statistic)
-    assert np.isnan(pearson(first, np.ones(9)))
+def test_tables_hold_mean_interval_and_spread_over_the_samples_that_have_a_value():
+    panel = Panel(("layer",))
+    for seed, values in enumerate(([1.0, None], [2.0, 5.0], [6.0, 7.0])):
+        (trace,) = traces(seeds=[seed])
+        panel.add(trace, {"layer": [0, 1], "value": values})
+    first, second = summarise(panel, Options()).iter_rows(named=True)
+    assert (first["value"], first["samples"], second["value"], second["samples"]) == (3.0, 3, 6.0, 2)
+    # deviations -2, -1, 3 and -1, 1; of two samples all resamples are (5, 5), (5, 7), (7, 5), (7, 7)
+    assert first["spread"] == pytest.approx((14 / 3) ** 0.5) and second["spread"] == 1.0
+    assert (second["low"], second["high"]) == (5.0, 7.0)
 
 
 @pytest.mark.parametrize("name", ANALYSES)

@@ -32,6 +32,18 @@ def test_nearest_sentence_shares_most_words() -> None:
     assert nearest_sentence(SAMPLES[1], SAMPLES, random.Random(0)) == ""
 
 
-def test_every_guess_is_a_text_for_every_sample() -> None:
-    for guess in GUESSES.values():
-        assert all(isinstance(guess(sample, SAMPLES, random.Random(1)), str) for sample in SAMPLES)
+def test_other_answers_are_drawn_from_all_others_and_differ_from_draw_to_draw() -> None:
+    samples = [Sample(str(number), "?", (f"answer {number}", "second")) for number in range(4)]
+    drawn = [other_answer(samples[0], samples, random.Random(seed)) for seed in range(60)]
+    assert set(drawn) == {"answer 1", "answer 2", "answer 3"}
+    rng = random.Random(0)
+    assert len({other_answer(samples[0], samples, rng) for _ in range(20)}) == 3
+
+
+def test_guesses_by_name() -> None:
+    told = {name: [guess(sample, SAMPLES, random.Random(1)) for sample in SAMPLES] for name, guess in GUESSES.items()}
+    assert told["most-common-answer"] == ["south", "north", "north", "south"]
+    assert told["nearest-sentence"] == ["The blue gate is north", "", "", ""]
+    assert told["other-answer"][0] == "south" and set(told["other-answer"]) <= {"north", "south"}
+    assert all(other_answer(sample, [sample], random.Random(1)) == "" for sample in SAMPLES)
+    assert list(told) == ["most-common-answer", "other-answer", "nearest-sentence"]

@@ -1,6 +1,7 @@
 """A page's content made of small full-matrix runs: two models, a control, all analyses, Table 1, a stress curve."""
 
 import dataclasses
+from collections.abc import Iterable
 from functools import cache
 
 import polars as pl
@@ -41,39 +42,43 @@ def made_results() -> dict[str, Result]:
     return {name: analyze(name, own, Options(detector="zscore(1)", draws=50), controls) for name in ANALYSES}
 
 
-def made_headline() -> pl.DataFrame:
+SCORES = dict.fromkeys(("model", "task", "condition", "stressor"), pl.String) | {
+    "documents": pl.Int64,
+    **dict.fromkeys(("metric", "statistic", "beside"), pl.String),
+    **dict.fromkeys(("value", "low", "high"), pl.Float64),
+    "n": pl.Int64,
+    "p": pl.Float64,
+    **dict.fromkeys(("panel", "axis", "x"), pl.String),
+}
+
+
+def score_row(model: str, statistic: str, *numbers: float | None, **labels) -> dict:
+    """A row of accuracy with documents, unless the labels say otherwise; numbers: value, low, high, and p."""
+    row = {"model": model, "task": "a", "stressor": "documents", "metric": "accuracy", "statistic": statistic, "n": 40}
+    row |= dict(zip(("value", "low", "high", "p"), numbers, strict=False)) | labels
+    return {"condition": f"documents/{row.get('documents')}"} | row
+
+
+def score_table(rows: Iterable[dict]) -> pl.DataFrame:
+    """Rows as the long table of scores that a run gives."""
+    return pl.DataFrame(list(rows), schema=SCORES)
+
+
+def made_scores() -> pl.DataFrame:
     rows = []
-    for place, model in enumerate((*MODELS, "guess: random entity")):
-        for documents, value in (("0", 0.1), ("5", 0.8), ("gain of 5", 0.7)):
-            if not (model.startswith("guess") and documents.startswith("gain")):
-                known = (value - place / 20, value - 0.1, value + 0.1, 40)
-                rows.append(("a", model, documents, "Acc", *known))
-    names = ("task", "model", "documents", "metric", "value", "low", "high", "samples")
-    return pl.DataFrame(rows, schema=names, orient="row")
-
-
-def made_stress() -> pl.DataFrame:
-    rows = [
-        (
-            "noise",
-            "a",
-            "a, topical distractors, gold kept",
-            "distractors",
-            str(level),
-            model,
-            0.9 - level / 20,
-            0.3,
-            0.95,
-            40,
-            0.1,
-            1.0,
-        )
-        for model in MODELS
-        for level in (0, 2, 10)
-    ]
-    where = ("stressor", "task", "panel", "axis", "x", "model")
-    names = (*where, "value", "low", "high", "samples", "closed-book", "oracle")
-    return pl.DataFrame(rows, schema=names, orient="row")
+    for place, model in enumerate(MODELS):
+        for statistic, documents, value in (("score", 0, 0.1), ("score", 5, 0.8), ("gain", 5, 0.7)):
+            numbers = (value - place / 20, value - 0.1, value + 0.1)
+            rows.append(score_row(model, statistic, *numbers, documents=documents))
+    rows += [score_row("random entity", "guess", 0.05, 0.0, 0.2, documents=count) for count in (0, 5)]
+    for model in MODELS:
+        for condition, value in (("closed-book", 0.1), ("oracle", 1.0)):
+            rows.append(score_row(model, "score", value, 0.0, 1.0, stressor="baseline", condition=condition))
+        for level in (0, 2, 10):
+            curve = {"panel": "a, topical distractors, gold kept", "axis": "distractors", "x": str(level)}
+            about = {"stressor": "noise", "condition": f"noise/topical/kept/{level}"} | curve
+            rows.append(score_row(model, "score", 0.9 - level / 20, 0.3, 0.95, **about))
+    return score_table(rows)
 
 
 def made_content() -> Content:
@@ -82,11 +87,10 @@ def made_content() -> Content:
         question="Who <gains> more?",
         summary=("diffuser gains 0.7.", "Nothing else."),
         models=MODELS,
-        headline=made_headline(),
-        headline_notes=("n = 40 samples a cell.",),
+        scores=made_scores(),
+        notes=("n = 40 samples per cell.",),
         traces=made_traces(),
         results=made_results(),
-        stress=made_stress(),
         manifest={"seed": 3, "versions": {"floatscope": "1.2.3"}},
         study='name = "<demo>"',
         command="floatscope study demo",

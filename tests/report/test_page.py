@@ -10,11 +10,12 @@ import polars as pl
 import pytest
 
 from floatscope.report.charts import csv_text, heat_panel, line_series
+from floatscope.report.curves import stress_curves
 from floatscope.report.findings import interval_text, number_text
 from floatscope.report.page import Content, analysis_figures, build_page, stress_figure
 from floatscope.report.player import asset
 from floatscope.report.sections import FIGURES
-from tests.report.making import MODELS, made_content, made_headline, made_results, made_stress, made_traces
+from tests.report.making import MODELS, made_content, made_results, made_scores, made_traces
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_every_part_is_there(page):
         "+70.0",
         "[+60.0, +80.0]",
         "guess: random entity",
-        "n = 40 samples a cell.",
+        "n = 40 samples per cell.",
         "versions floatscope",
         "1.2.3",
     ):
@@ -87,13 +88,16 @@ def test_missing_parts_leave_a_sentence():
 
 
 def test_csv_equals_the_table(page):
-    for figure in [*analysis_figures(made_results(), MODELS), stress_figure(made_stress(), MODELS)]:
+    for figure in [
+        *analysis_figures(made_results(), MODELS),
+        stress_figure(stress_curves(made_scores(), MODELS), MODELS),
+    ]:
         read = pl.read_csv(io.StringIO(csv_text(figure.table)), schema=figure.table.schema)
         assert read.equals(figure.table)
         embedded = re.search(rf'getElementById\("figure-{figure.name}"\), (.*?)\);</script>', page)
         assert embedded and json.loads(embedded[1])["views"][0]["csv"] == csv_text(figure.table)
     table = re.search(r'id="table-csv">(.*?)</script>', page)
-    assert table and json.loads(table[1]) == csv_text(made_headline())
+    assert table and json.loads(table[1]) == csv_text(made_scores().filter(stressor="documents"))
 
 
 def test_figures_draw_the_numbers_of_their_tables():

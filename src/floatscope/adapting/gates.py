@@ -20,7 +20,7 @@ from floatscope.qa.guesses import most_common_answer
 from floatscope.qa.metrics import accuracy, exact_match
 from floatscope.qa.prompts import build_prompt, surroundings
 from floatscope.qa.samples import Sample
-from floatscope.qa.statistics import Interval, mean_interval, paired_difference, proportion_interval
+from floatscope.statistics import Interval, mean_interval, paired_difference, proportion_interval
 
 SLOTS = 12
 BATCH = 10
@@ -125,7 +125,7 @@ def guess(sample: Sample, samples: Sequence[Sample]) -> float:
 def _recovered(model: Model, untrained: Model, samples: Sequence[Sample]) -> GateResult:
     """Masked tokens of held-out passages recovered in one pass; of an ARM, the same tokens after those before them."""
     after, before = (list(recover(one, samples)) for one in (model, untrained))
-    gained = paired_difference(after, before).interval
+    gained = paired_difference(after, before)
     return _rounded(TEXT_GATE, mean_interval(after), None, None, sum(before) / len(before), gained.low > 0)
 
 

@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from floatscope.analysis.results import Options, Panel, readable, summarise_samples, with_untrained
-from floatscope.analysis.statistics import sign_flip_test
+from floatscope.statistics import sign_flip_test
 
 THIRDS = ("shallow", "middle", "deep")
 ALL = "all"

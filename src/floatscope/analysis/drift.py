@@ -21,9 +21,9 @@ from floatscope.analysis.results import (
     Result,
     analyse,
 )
-from floatscope.analysis.statistics import spearman
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.errors import UserError
+from floatscope.statistics import spearman
 from floatscope.traces import Trace
 
 Array = NDArray[Any]

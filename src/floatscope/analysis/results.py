@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from floatscope.analysis.statistics import bootstrap_mean
 from floatscope.errors import UserError
+from floatscope.statistics import bootstrap_mean
 from floatscope.traces import Trace
 
 CONTROLS = ("uniform", "random", "untrained")
@@ -208,11 +208,11 @@ def _summarise_part(samples: pl.DataFrame, keys: list[str], options: Options) ->
     numbers = {name: _matrix(placed[name], place, cell, shape) for name in ("value", "uniform", "random")}
     interval = bootstrap_mean(numbers["value"], options.seed, options.draws)
     table = cells.drop("cell").with_columns(
-        pl.Series("value", interval.mean),
+        pl.Series("value", interval.estimate),
         pl.Series("low", interval.low),
         pl.Series("high", interval.high),
-        pl.Series("spread", interval.spread),
-        pl.Series("samples", interval.samples),
+        pl.Series("spread", _column_spreads(numbers["value"])),
+        pl.Series("samples", interval.n),
         pl.Series("uniform", _column_means(numbers["uniform"])),
         pl.Series("random", _column_means(numbers["random"])),
     )
@@ -277,6 +277,11 @@ def _column_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
     total = known.sum(axis=0)
     sums = np.where(known, values, 0).sum(axis=0)
     return np.divide(sums, total, out=np.full(total.shape, np.nan), where=total > 0)
+
+
+def _column_spreads(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Standard deviations over the samples that there are."""
+    return np.sqrt(_column_means((values - _column_means(values)) ** 2))
 
 
 def with_untrained(

@@ -22,11 +22,11 @@ from floatscope.analysis.results import (
     analyse,
     readable,
 )
-from floatscope.analysis.statistics import pearson, spearman
 from floatscope.analysis.token_text import text_class
 from floatscope.analysis.uniform import uniform_trace, visible_spans
 from floatscope.canvas import QUERY
 from floatscope.errors import UserError
+from floatscope.statistics import pearson, spearman
 from floatscope.traces import Trace
 
 Array = NDArray[Any]

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from floatscope.analysis.anchors import detect, random_like
 from floatscope.analysis.depth import THIRDS, thirds
 from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, Controls, Options, Panel, Result, analyse, readable
-from floatscope.analysis.statistics import bootstrap_mean, sign_flip_test
 from floatscope.analysis.token_text import text_class
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.canvas import SCAFFOLD
 from floatscope.errors import UserError
+from floatscope.statistics import bootstrap_mean, sign_flip_test
 from floatscope.traces import Trace
 
 Array = NDArray[Any]
@@ -121,11 +121,11 @@ def _depth_test(samples: pl.DataFrame, options: Options) -> pl.DataFrame:
                         "model": model,
                         "treatment": treatment,
                         "contrast": f"{claim}: shallow - deep" if sign > 0 else f"{claim}: deep - shallow",
-                        "value": interval.mean[0],
+                        "value": interval.estimate[0],
                         "low": interval.low[0],
                         "high": interval.high[0],
                         "p": sign_flip_test(found, options.seed),
-                        "samples": int(interval.samples[0]),
+                        "samples": int(interval.n[0]),
                         "random": known.mean() if len(known) else None,
                     }
                 )

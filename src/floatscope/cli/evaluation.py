@@ -92,19 +92,17 @@ def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdo
     format
         How the tables are written.
     """
+    from floatscope.study.reporting import tables_text
     from floatscope.study.run import Run
-    from floatscope.study.table_text import write_tables
-    from floatscope.study.tables import tables
 
-    print(write_tables(tables(Run(run).results()), format))
+    print(tables_text(Run(run), format))
 
 
 def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
     """Write the study of the flags, run it, print its tables."""
     from floatscope.cli.running import run_shown
     from floatscope.study.plan import ModelPlan, PromptPlan, Study
-    from floatscope.study.table_text import write_tables
-    from floatscope.study.tables import tables
+    from floatscope.study.reporting import tables_text
 
     tasks = tuple(_task(text, asking) for text in asking.task)
     study = Study(
@@ -124,7 +122,7 @@ def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
     outcome = run_shown(study, asking.out, retry=asking.retry)
     if outcome is None:
         return 130
-    print(write_tables(tables(outcome.run.results()), "markdown"))
+    print(tables_text(outcome.run, "markdown"))
     return 0
 
 

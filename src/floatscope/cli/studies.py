@@ -105,14 +105,12 @@ def _refuse_without_data(plan: Study) -> None:
 def _run(plan: Study, out: Path, retry: bool) -> int:
     from floatscope.cli.running import run_shown
     from floatscope.study.analyses import read_analyses
-    from floatscope.study.reporting import write_report
-    from floatscope.study.table_text import write_tables
-    from floatscope.study.tables import tables
+    from floatscope.study.reporting import tables_text, write_report
 
     outcome = run_shown(plan, out, retry=retry)
     if outcome is None:
         return 130
-    print(write_tables(tables(outcome.run.results()), "markdown"))
+    print(tables_text(outcome.run, "markdown"))
     path = write_report(outcome.run, read_analyses(outcome.run))
     print(f"floatscope: open {path} in a browser", file=sys.stderr)
     return 0

@@ -12,13 +12,12 @@ import polars as pl
 
 from floatscope.analysis.results import Result
 from floatscope.report.charts import Figure, csv_text, line_panels
+from floatscope.report.curves import BASELINES, stress_curves
 from floatscope.report.headline import headline_html
 from floatscope.report.maps import drift_map
 from floatscope.report.player import asset, escape, player_data, script_json
 from floatscope.report.sections import FIGURES
 from floatscope.traces import Trace
-
-BASELINES = ("closed-book", "oracle", "guess")
 
 
 @dataclass(frozen=True)
@@ -31,15 +30,14 @@ class Content:
     """The answer in a few sentences with numbers."""
     models: tuple[str, ...] = ()
     """The order of models everywhere: MDMs first."""
-    headline: pl.DataFrame | None = None
-    """Table 1, long: task, model, documents, metric, value, low, high, samples; `headline_html` draws it."""
-    headline_notes: tuple[str, ...] = ()
+    scores: pl.DataFrame | None = None
+    """All scores in one long table, as `Run.scores` gives them: Table 1 and the stress curves are made of it."""
+    notes: tuple[str, ...] = ()
+    """What is said below Table 1."""
     traces: tuple[Trace, ...] = ()
     """For the player and the drift map; controls among them carry `control` in their metadata."""
     results: Mapping[str, Result] = field(default_factory=dict)
     """Analyses by name; "compat" gives the figures their published view."""
-    stress: pl.DataFrame | None = None
-    """Curves: task, stressor, panel, axis, x, model, value, low, high, samples and the baselines."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     study: str = ""
     """The study as a TOML text."""
@@ -96,18 +94,19 @@ def _names_whole(sentence: str, models: Sequence[str]) -> str:
 
 def _headline(content: Content) -> str:
     opening = '<section aria-labelledby="table">\n<h2 id="table">What documents add</h2>'
-    if content.headline is None or content.headline.is_empty():
+    table = None if content.scores is None else content.scores.filter(stressor="documents")
+    if table is None or table.is_empty():
         return f"{opening}\n{_missing('No condition is with and without documents: there is no Table 1.')}</section>"
-    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in content.headline_notes)
-    guessed = content.headline["model"].str.starts_with("guess").any()
+    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in content.notes)
+    guessed = (table["statistic"] == "guess").any()
     guesses = " Guesses that know no model stand below, so that a number can be read." if guessed else ""
     return (
         f"{opening}\n"
         '<p class="lead">Share of right answers with 95 % intervals, without documents and with them; the gain is '
         f"paired by sample.{guesses}</p>\n"
-        f'<div class="card">{headline_html(content.headline, content.models)}{notes}'
+        f'<div class="card">{headline_html(table, content.models)}{notes}'
         '<div class="fs-tools"><button type="button" data-csv="table-csv" data-name="table-1">CSV</button></div></div>'
-        f'<script type="application/json" id="table-csv">{script_json(csv_text(content.headline))}</script>\n</section>'
+        f'<script type="application/json" id="table-csv">{script_json(csv_text(table))}</script>\n</section>'
     )
 
 
@@ -152,16 +151,17 @@ def analysis_figures(
 
 def _stress(content: Content) -> str:
     opening = '<section aria-labelledby="stress">\n<h2 id="stress">Under stress</h2>'
-    if content.stress is None or content.stress.is_empty():
+    table = None if content.scores is None else stress_curves(content.scores, content.models)
+    if table is None or table.is_empty():
         return f"{opening}\n{_missing('The study has no stress conditions: there are no curves.')}</section>"
-    return f"{opening}\n{figure_html(stress_figure(content.stress, content.models))}</section>"
+    return f"{opening}\n{figure_html(stress_figure(table, content.models))}</section>"
 
 
 def stress_figure(table: pl.DataFrame, models: Sequence[str]) -> Figure:
     """Accuracy by level, a panel for each curve, with the baselines as controls."""
-    controls = [name for name in BASELINES if name in table.columns and table[name].is_not_null().any()]
+    controls = [name for name in (*BASELINES, "guess") if table[name].is_not_null().any()]
     panels = []
-    for (_, axis), part in table.group_by("stressor", "axis", maintain_order=True):
+    for (_, axis), part in table.group_by(["stressor", "axis"], maintain_order=True):
         panels += line_panels(part, "panel", models, "accuracy", "x", str(axis), controls=controls)
     for panel in panels:
         panel["range"] = [0, 1]

@@ -57,6 +57,18 @@ class Run:
                 values.append(full.get(name))
         return pl.DataFrame(columns, schema=schema)
 
+    def scores(self) -> pl.DataFrame:
+        """Every score of the run in one long table, also in tables/scores.parquet; shares between 0 and 1.
+
+        statistic: "score" of a model; "guess" of a guess without a model; "gain" from documents; "difference" of the
+        gain of `model` minus that of `beside`; "only right", the share that `model` got right and `beside` did not.
+        value, low, high: with a 95 % interval. n: samples, 0 where there is no value. p: of gains and differences;
+        McNemar's for "only right". task: null for an average over tasks. panel, axis, x: of points of stress curves.
+        """
+        from floatscope.study.scores import score_frame
+
+        return score_frame(self.results())
+
     def traces(
         self,
         model: str | None = None,

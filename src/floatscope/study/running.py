@@ -9,7 +9,7 @@ from typing import Any
 
 from floatscope.errors import UserError
 from floatscope.study import manifest as manifests
-from floatscope.study.analyses import run_analyses
+from floatscope.study.analyses import TABLES, run_analyses
 from floatscope.study.engine import Loading, loadings, missing_units, run_guesses
 from floatscope.study.plan import Study
 from floatscope.study.run import STUDY_FILE, Run
@@ -54,6 +54,7 @@ def run_study(study: Study, folder: str | Path, *, retry: bool = False, notify: 
         units.done("guesses", run_guesses(study, jobs, missing))
         run_shares(study, folder, jobs, missing, units.done)
         run = Run(folder)
+        _write_scores(run)
         run_analyses(run, notify)
     return Outcome(run, len(jobs), len(missing), _failed(run))
 
@@ -108,6 +109,16 @@ def _note_models(needed: Sequence[Loading], manifest: dict[str, Any], folder: Pa
         manifests.refuse_changes(manifest, {"models": about}, "models")
         manifest["models"] |= about
     manifests.write_manifest(folder, manifest)
+
+
+def _write_scores(run: Run) -> None:
+    """tables/scores.parquet."""
+    path = run.folder / TABLES / "scores.parquet"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        run.scores().write_parquet(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}): make room.") from error
 
 
 def _failed(run: Run) -> int:

@@ -12,7 +12,7 @@ from floatscope.models.model import Model
 from floatscope.qa.metrics import exact_match
 from floatscope.qa.prompts import build_prompt
 from floatscope.qa.samples import Sample
-from floatscope.qa.statistics import mean_interval
+from floatscope.statistics import mean_interval
 from floatscope.twins.relations import RELATIONS, UNANSWERABLE
 from floatscope.twins.world import World
 

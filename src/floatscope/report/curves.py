@@ -1,0 +1,22 @@
+"""The stress curves of a run: accuracy along each curve, with the baselines and the best guess beside every point."""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+BASELINES = ("closed-book", "oracle")
+
+
+def stress_curves(scores: pl.DataFrame, models: Sequence[str]) -> pl.DataFrame:
+    """The points of all curves, in the order of `models`; columns of `Run.scores`, each baseline's and `guess`."""
+    accuracy = scores.filter(metric="accuracy")
+    own = accuracy.filter(pl.col("panel").is_not_null(), statistic="score").drop_nulls("value")
+    for name in BASELINES:
+        beside = accuracy.filter(condition=name, statistic="score").select("task", "model", value="value")
+        own = own.join(beside.rename({"value": name}), on=["task", "model"], how="left", maintain_order="left")
+    guesses = accuracy.filter(statistic="guess").group_by("task", "condition").agg(guess=pl.col("value").max())
+    own = own.join(guesses, on=["task", "condition"], how="left", maintain_order="left")
+    place = {model: number for number, model in enumerate(models)}
+    return own.select(
+        "stressor", "task", "panel", "axis", "x", "model", "value", "low", "high", "n", *BASELINES, "guess"
+    ).sort(pl.col("model").replace_strict(place, default=len(place), return_dtype=pl.Int64), maintain_order=True)

@@ -1,0 +1,127 @@
+"""The answer in three sentences, written from the numbers of a run whatever they say: scores, gains, attention."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from floatscope.analysis.results import Result
+
+Row = Mapping[str, Any]
+
+
+def summary_sentences(scores: pl.DataFrame, results: Mapping[str, Result], kinds: Mapping[str, str]) -> tuple[str, ...]:
+    """Sentences for the top of the page; one whose numbers are missing is left out.
+
+    scores: the run's (`Run.scores`). results: analyses by name. kinds: mdm or arm by model.
+    """
+    main = _main(scores)
+    sentences = (_scores(scores, main, kinds), _gains(main, kinds), _attention(results, kinds))
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+def _main(scores: pl.DataFrame) -> pl.DataFrame:
+    """Accuracy with most documents and with none, averaged over the tasks, or of the only one."""
+    own = scores.filter(stressor="documents", metric="accuracy")
+    tasks = own["task"].unique(maintain_order=True).to_list()
+    task = None if None in tasks or not tasks else tasks[0]
+    return own.filter(pl.col("task").eq_missing(task), pl.col("documents").is_in([0, own["documents"].max()]))
+
+
+def _scores(scores: pl.DataFrame, main: pl.DataFrame, kinds: Mapping[str, str]) -> str:
+    """Who is right how often, with and without documents."""
+    own = _known(main.filter(statistic="score"), kinds)
+    having = {row["model"]: row for row in own if row["documents"] > 0}
+    lacking = {row["model"]: row for row in own if row["documents"] == 0}
+    if not having:
+        return ""
+    (most,) = {row["documents"] for row in having.values()}
+    samples = {row["n"] for row in having.values()}
+    questions = f" of {samples.pop()} questions" if len(samples) == 1 else ""
+    (first, best), *others = having.items()
+    parts = [f"{first} answers {_percent(best)}{questions} right"]
+    parts += [f"{model} {_percent(row)}" for model, row in others]
+    without = [f"{100 * lacking[model]['value']:.0f} %" for model in having if model in lacking]
+    same = len(set(without)) == 1
+    end = f"; without documents {without[0] if same else _joined(without)}" if without else ""
+    tasks = scores.filter(stressor="documents")["task"].drop_nulls().n_unique()
+    over = f", averaged over {tasks} tasks," if tasks > 1 else ""
+    return f"With {most} documents{over} {_joined(parts)}{end}."
+
+
+def _gains(main: pl.DataFrame, kinds: Mapping[str, str]) -> str:
+    """What documents add, and whether MDMs gain more than ARMs."""
+    gains = _known(main.filter(statistic="gain"), kinds)
+    if not gains:
+        return ""
+    parts = [f"{_points(row['value'])} points to {row['model']}" for row in gains]
+    pairs = main.filter(statistic="difference").drop_nulls("value").iter_rows(named=True)
+    told = [_verdict(row, kinds) for row in pairs if _apart(row, kinds)]
+    return f"Documents add {_joined(parts)}{''.join(f'; {one}' for one in told)}."
+
+
+def _known(rows: pl.DataFrame, kinds: Mapping[str, str]) -> list[Row]:
+    """The rows that have a value, MDMs first."""
+    known = rows.drop_nulls("value").iter_rows(named=True)
+    return sorted(known, key=lambda row: kinds.get(row["model"]) == "arm")
+
+
+def _apart(row: Row, kinds: Mapping[str, str]) -> bool:
+    """Whether a pair is an MDM and an ARM; without kinds every pair is of interest."""
+    return not kinds or {kinds.get(row["model"]), kinds.get(row["beside"])} == {"mdm", "arm"}
+
+
+def _verdict(row: Row, kinds: Mapping[str, str]) -> str:
+    """The MDM is named first, whatever the order of the pair."""
+    first, second, value, low, high = (row[name] for name in ("model", "beside", "value", "low", "high"))
+    if kinds.get(first) == "arm":
+        first, second, value, low, high = second, first, -value, -high, -low
+    words = f"{_points(value)} [{_points(low)}, {_points(high)}]"
+    if low > 0:
+        return f"{first} gains more than {second}, by {words}"
+    if high < 0:
+        return f"{first} gains less than {second}, by {words}"
+    return f"between {first} and {second} no difference can be told, {words}"
+
+
+def _attention(results: Mapping[str, Result], kinds: Mapping[str, str]) -> str:
+    """How much anchors move, and what the first token absorbs, each with its control."""
+    parts = []
+    if "drift" in results:
+        turnover = results["drift"].table.filter(measure="turnover")
+        moved = _means(turnover, kinds, "untrained")
+        if moved:
+            parts.append(f"From step to step the share of anchors that change is {_joined(moved)}")
+    if "absorption" in results:
+        first = results["absorption"].table.filter(set="bos", rows="all")
+        absorbed = _means(first, kinds, "uniform", scale=1)
+        if absorbed:
+            start = "the first token receives" if parts else "The first token receives"
+            parts.append(f"{start} {_joined(absorbed)} of all attention")
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _means(table: pl.DataFrame, kinds: Mapping[str, str], control: str, scale: float = 100) -> list[str]:
+    """ "33 % in X (untrained 80 %)" for each model, mean over layers, MDMs first."""
+    found = []
+    for model in sorted(table["model"].unique(maintain_order=True), key=lambda name: kinds.get(name) == "arm"):
+        part = table.filter(model=model)
+        value, beside = part["value"].mean(), part[control].mean()
+        if isinstance(value, float):
+            told = f" ({control} {scale * beside:.1f} %)" if isinstance(beside, float) else ""
+            found.append(f"{scale * value:.1f} % in {model}{told}")
+    return found
+
+
+def _percent(row: Row) -> str:
+    return f"{100 * row['value']:.0f} % [{100 * row['low']:.0f}, {100 * row['high']:.0f}]"
+
+
+def _points(value: float) -> str:
+    """Whole percentage points with their sign; 0 has none."""
+    points = round(100 * value)
+    return f"{points:+d}".replace("-", "−") if points else "0"
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

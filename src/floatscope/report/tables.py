@@ -1,0 +1,145 @@
+"""The scores of a run as text: Markdown and LaTeX tables for people, one long CSV table for programs."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from floatscope.errors import UserError
+
+FORMS = ("markdown", "latex", "csv")
+AVERAGE = "Avg"
+_METRICS = {"accuracy": "Acc", "f1": "F1"}
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
+    c: f"\\{c}" for c in "&%$#_{}"
+}
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled grid of texts."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+
+def write_tables(scores: pl.DataFrame, notes: Mapping[str, Sequence[str]], form: str) -> str:
+    """The scores of a run (`Run.scores`) in one text; notes stand below the tables they are about."""
+    if form not in FORMS:
+        raise UserError(f"There is no table format {form!r}; known are {', '.join(FORMS)}.")
+    if scores.is_empty():
+        raise UserError("The run has no results yet: there is nothing to make a table of.")
+    if form == "csv":
+        return scores.write_csv()
+    own, stressed = scores.filter(stressor="documents"), scores.filter(pl.col("stressor") != "documents")
+    tables = (headline(own, notes["documents"]), comparisons(own), curves(stressed, notes["stress"]))
+    write = _markdown if form == "markdown" else _latex
+    return "\n".join(write(table) for table in tables if table.rows)
+
+
+def headline(scores: pl.DataFrame, notes: Sequence[str]) -> Table:
+    """Table 1: for each model its scores without and with documents, and what they add; then guesses."""
+    shown = scores.filter(
+        pl.col("metric").is_in(list(_METRICS)) & pl.col("statistic").is_in(["score", "guess", "gain"])
+    )
+    places = shown.select("task", "metric").unique(maintain_order=True).rows()
+    rows = []
+    for (model, documents, statistic), part in shown.group_by(["model", "documents", "statistic"], maintain_order=True):
+        cells = {(row["task"], row["metric"]): row for row in part.iter_rows(named=True)}
+        label = f"gain of {documents}" if statistic == "gain" else str(documents)
+        rows.append([_name(str(model), str(statistic)), label, *(_share(cells[place]) for place in places)])
+    title = "Accuracy and F1 in percent with 95 % intervals; gain: with documents minus without, paired by sample"
+    columns = [f"{task or AVERAGE} {_METRICS[metric]}" for task, metric in places]
+    return Table(title, ["model", "documents", *columns], rows, notes)
+
+
+def comparisons(scores: pl.DataFrame) -> Table:
+    """Every pair of models: which gains more from documents, and which is right more often with them."""
+    alone = {
+        (row["model"], row["beside"], row["task"], row["documents"]): row
+        for row in scores.filter(statistic="only right").iter_rows(named=True)
+    }
+    rows = []
+    for row in scores.filter(statistic="difference").iter_rows(named=True):
+        first, second, place = row["model"], row["beside"], (row["task"], row["documents"])
+        test = ["", "", ""]
+        if (first, second, *place) in alone:
+            sides = (alone[first, second, *place], alone[second, first, *place])
+            test = [*(str(round(side["value"] * side["n"])) for side in sides), _chance(sides[0]["p"])]
+        rows.append(
+            [first, second, row["task"] or AVERAGE, str(row["documents"]), _share(row), _chance(row["p"]), *test]
+        )
+    title = "Differences of gains in accuracy (first minus second, paired bootstrap), and McNemar's test with documents"
+    columns = ["first", "second", "task", "documents", "difference of gains", "p", "only first right",
+               "only second right", "McNemar p"]  # fmt: skip
+    return Table(title, columns, rows)
+
+
+def curves(scores: pl.DataFrame, notes: Sequence[str]) -> Table:
+    """Every stress condition and baseline: the scores of each model, and the accuracy of guesses."""
+    shown = scores.filter(
+        (pl.col("metric") == "accuracy") | ((pl.col("metric") == "f1") & (pl.col("statistic") == "score"))
+    )
+    places = shown.select("model", "statistic", "metric").unique(maintain_order=True).rows()
+    rows = []
+    for (task, condition), part in shown.group_by(["task", "condition"], maintain_order=True):
+        cells = {(row["model"], row["statistic"], row["metric"]): row for row in part.iter_rows(named=True)}
+        rows.append([str(task), str(condition), *(_share(cells[place]) for place in places)])
+    columns = [f"{_name(model, statistic)} {_METRICS[metric]}" for model, statistic, metric in places]
+    title = "Accuracy and F1 in percent with 95 % intervals, by condition"
+    return Table(title, ["task", "condition", *columns], rows, notes)
+
+
+def _name(model: str, statistic: str) -> str:
+    return f"guess: {model}" if statistic == "guess" else model
+
+
+def _share(row: Row) -> str:
+    """A share in percent with its interval; gains and differences have a sign."""
+    if row["value"] is None:
+        return ""
+    sign = "+" if row["statistic"] in ("gain", "difference") else ""
+    value, low, high = (f"{100 * row[name]:{sign}.1f}" for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
+
+
+def _chance(p: float | None) -> str:
+    if p is None:
+        return ""
+    return f"{p:.2g}" if p >= 0.001 else "< 0.001"
+
+
+def _markdown(table: Table) -> str:
+    lines = [f"**{table.title}**", "", _pipes(table.columns), _pipes(["---"] * len(table.columns))]
+    lines += [_pipes(row) for row in table.rows]
+    return "\n".join([*lines, "", *(f"{note}\n" for note in table.notes)])
+
+
+def _pipes(cells: Sequence[str]) -> str:
+    escaped = (cell.replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
+
+
+def _latex(table: Table) -> str:
+    """A booktabs table."""
+    caption = " ".join([f"{table.title}.", *table.notes])
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_escaped(caption)}}}",
+        rf"\begin{{tabular}}{{{'l' * len(table.columns)}}}",
+        r"\toprule",
+        rf"{' & '.join(map(_escaped, table.columns))} \\",
+        r"\midrule",
+        *(rf"{' & '.join(map(_escaped, row))} \\" for row in table.rows),
+    ]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[\\~^&%$#_{}]", lambda found: _LATEX[found[0]], text)

@@ -1,0 +1,208 @@
+"""All scores of a run in one long table, from its results alone: scores, guesses, gains from documents, differences.
+
+No times, paths or machine names, so that a run that was resumed gives the same bytes as one that was not. Texts,
+tables and curves are made of it by `floatscope.report`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from floatscope.qa.stressors import STRESSORS
+from floatscope.statistics import (
+    Difference,
+    Interval,
+    macro_difference,
+    macro_interval,
+    mcnemar,
+    mean_interval,
+    proportion_interval,
+)
+from floatscope.study.plan import DOCUMENTS, GUESS
+
+if TYPE_CHECKING:
+    import polars as pl
+
+METRICS = ("accuracy", "em", "f1")
+_RIGHT_OR_WRONG = ("accuracy", "em")
+
+Subject = tuple[str, str]
+"""The name of a model or of a guess, and its control: "" or "guess"."""
+Tasks = Sequence[str]
+"""One task, or several to average over."""
+
+
+def score_frame(results: pl.DataFrame) -> pl.DataFrame:
+    """One row for each number; `Run.scores` says what the columns are."""
+    import polars as pl
+
+    shown = results.filter(pl.col("control").is_in(["", GUESS]))
+    with_documents = shown.filter(stressor=DOCUMENTS)
+    stressed = shown.filter(pl.col("stressor") != DOCUMENTS)
+    rows = [*_scores_and_gains(with_documents), *_comparisons(with_documents), *_stress_scores(stressed)]
+    text, share, whole = pl.String, pl.Float64, pl.Int64
+    labels = {"model": text, "task": text, "condition": text, "stressor": text, "documents": whole}
+    kinds = {"metric": text, "statistic": text, "beside": text}
+    numbers = {"value": share, "low": share, "high": share, "n": whole, "p": share}
+    return pl.DataFrame(rows, schema=labels | kinds | numbers | {"panel": text, "axis": text, "x": text})
+
+
+def table_notes(results: pl.DataFrame) -> dict[str, tuple[str, ...]]:
+    """What is said below the scores with documents ("documents") and those under stress ("stress").
+
+    How many samples there are, and how many units failed, with the first reason.
+    """
+    own = results.filter(control="")
+    parts = {"documents": own.filter(stressor=DOCUMENTS), "stress": own.filter(own["stressor"] != DOCUMENTS)}
+    return {name: tuple(_notes(part)) for name, part in parts.items()}
+
+
+class _Answers:
+    """Scores per sample by metric, subject, task and condition; units that failed have none."""
+
+    def __init__(self, results: pl.DataFrame) -> None:
+        self._cells: dict[tuple[str, Subject, str, str], dict[str, float]] = {}
+        wanted = ("model", "control", "task", "condition", "sample", *METRICS)
+        for model, control, task, condition, sample, *values in results.select(wanted).iter_rows():
+            for metric, value in zip(METRICS, values, strict=True):
+                if value is not None:
+                    self._cells.setdefault((metric, (model, control), task, condition), {})[sample] = value
+
+    def paired(self, metric: str, task: str, *cells: tuple[Subject, str]) -> list[list[float]]:
+        """The scores of several (subject, condition) cells on the samples that all of them have."""
+        found = [self._cells.get((metric, subject, task, condition), {}) for subject, condition in cells]
+        shared = [sample for sample in found[0] if all(sample in other for other in found[1:])]
+        return [[scores[sample] for sample in shared] for scores in found]
+
+    def score(self, metric: str, subject: Subject, tasks: Tasks, condition: str) -> Interval | None:
+        """The mean of one task, or of several tasks' means; Wilson's interval for shares of one task."""
+        groups = [self.paired(metric, task, (subject, condition))[0] for task in tasks]
+        if not all(groups):
+            return None
+        if len(groups) > 1:
+            return macro_interval(groups)
+        return proportion_interval(groups[0]) if metric in _RIGHT_OR_WRONG else mean_interval(groups[0])
+
+    def gain(self, metric: str, subject: Subject, tasks: Tasks, having: str, lacking: str) -> Difference | None:
+        """The scores under one condition minus those under another, paired by sample."""
+        pairs = [self.paired(metric, task, (subject, having), (subject, lacking)) for task in tasks]
+        return macro_difference([(one, other) for one, other in pairs]) if all(one for one, _ in pairs) else None
+
+    def gain_difference(
+        self, first: Subject, second: Subject, tasks: Tasks, having: str, lacking: str
+    ) -> Difference | None:
+        """The first one's gain in accuracy minus the second one's, on the samples that all four cells have."""
+        pairs = []
+        for task in tasks:
+            cells = [(subject, condition) for subject in (first, second) for condition in (having, lacking)]
+            a, a0, b, b0 = self.paired("accuracy", task, *cells)
+            pairs.append(([x - y for x, y in zip(a, a0, strict=True)], [x - y for x, y in zip(b, b0, strict=True)]))
+        return macro_difference(pairs) if all(one for one, _ in pairs) else None
+
+
+def _scores_and_gains(own: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    """For each model and guess its scores by number of documents, then what documents add to a model."""
+    answers, groups, conditions = _Answers(own), _groups(own), _document_conditions(own)
+    for subject in _subjects(own):
+        for about in conditions.values():
+            for tasks in groups:
+                for metric in METRICS:
+                    found = answers.score(metric, subject, tasks, about["condition"])
+                    yield _row(_statistic(subject), found, tasks, metric, model=subject[0], **about)
+        if subject[1] == GUESS or 0 not in conditions:
+            continue
+        for about in (about for count, about in conditions.items() if count):
+            for tasks in groups:
+                for metric in METRICS:
+                    found = answers.gain(metric, subject, tasks, about["condition"], conditions[0]["condition"])
+                    yield _row("gain", found, tasks, metric, model=subject[0], **about)
+
+
+def _comparisons(own: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    """Every pair of models: which gains more from documents, and which is right more often with them."""
+    answers, groups, conditions = _Answers(own), _groups(own), _document_conditions(own)
+    if 0 not in conditions:
+        return
+    models = [subject for subject in _subjects(own) if subject[1] != GUESS]
+    for first, second in combinations(models, 2):
+        for about in (about for count, about in conditions.items() if count):
+            having, lacking = about["condition"], conditions[0]["condition"]
+            for tasks in groups:
+                found = answers.gain_difference(first, second, tasks, having, lacking)
+                yield _row("difference", found, tasks, "accuracy", model=first[0], beside=second[0], **about)
+                one, other = answers.paired("accuracy", tasks[0], (first, having), (second, having))
+                if len(tasks) > 1 or not one:
+                    continue
+                test = mcnemar(one, other)
+                sides = ((first, second, test.only_first), (second, first, test.only_second))
+                for (model, _), (beside, _), only in sides:
+                    row = _row("only right", None, tasks, "accuracy", model=model, beside=beside, **about)
+                    yield row | {"value": only / len(one), "n": len(one), "p": test.p}
+
+
+def _stress_scores(own: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    """Every stress condition and baseline: the scores of each model and guess, with their place on a curve."""
+    answers, subjects = _Answers(own), _subjects(own)
+    for labels in own.unique(["task", "condition"], keep="first", maintain_order=True).iter_rows(named=True):
+        about = {name: labels[name] for name in ("condition", "stressor", "documents")} | _curve(labels)
+        for subject in subjects:
+            for metric in METRICS:
+                found = answers.score(metric, subject, (labels["task"],), labels["condition"])
+                yield _row(_statistic(subject), found, (labels["task"],), metric, model=subject[0], **about)
+
+
+def _curve(labels: Mapping[str, Any]) -> dict[str, str]:
+    """Which curve a condition is a point of, the title of its axis, and where on it; nothing for baselines."""
+    row = STRESSORS.get(labels["stressor"])
+    if row is None or row.axis is None:
+        return {}
+    panel = ", ".join(filter(None, (labels["task"], row.axis.panel.format_map(labels))))
+    return {"panel": panel, "axis": row.axis.title, "x": str(labels[row.axis.label])}
+
+
+def _row(statistic: str, found: Interval | None, tasks: Tasks, metric: str, **about: Any) -> dict[str, Any]:
+    """A row of the table; a number that cannot be had is null, of 0 samples."""
+    numbers: dict[str, Any] = {"n": 0}
+    if found is not None:
+        numbers = {"value": found.estimate, "low": found.low, "high": found.high, "n": found.n}
+        numbers["p"] = found.p if isinstance(found, Difference) else None
+    task = tasks[0] if len(tasks) == 1 else None
+    return {"statistic": statistic, "task": task, "metric": metric} | about | numbers
+
+
+def _statistic(subject: Subject) -> str:
+    return "guess" if subject[1] == GUESS else "score"
+
+
+def _groups(results: pl.DataFrame) -> list[Tasks]:
+    """Each task alone, then all of them where there are several."""
+    tasks = results["task"].unique(maintain_order=True).to_list()
+    return [*((task,) for task in tasks), *([tasks] if len(tasks) > 1 else [])]
+
+
+def _subjects(results: pl.DataFrame) -> list[Subject]:
+    """Models, then guesses."""
+    return list(results.select("model", "control").unique(maintain_order=True).iter_rows())
+
+
+def _document_conditions(results: pl.DataFrame) -> dict[int, dict[str, Any]]:
+    """By number of documents, from the fewest up: the columns of its condition."""
+    found = results.select("condition", "stressor", DOCUMENTS).drop_nulls().unique().sort(DOCUMENTS)
+    return {row[DOCUMENTS]: row for row in found.iter_rows(named=True)}
+
+
+def _notes(own: pl.DataFrame) -> Iterable[str]:
+    if own.is_empty():
+        return
+    sizes = own.group_by("model", "task", "condition").len()["len"]
+    smallest, largest = sizes.min(), sizes.max()
+    yield f"n = {largest if smallest == largest else f'{smallest} to {largest}'} samples per cell."
+    failed = own.filter(own["error"].is_not_null())
+    if not failed.is_empty():
+        model, task, condition, sample, error = failed.select("model", "task", "condition", "sample", "error").row(0)
+        yield (
+            f"{failed.height} of {own.height} units failed and are left out; the first ({model}, {task}, {condition}, "
+            f"{sample}): {error}"
+        )

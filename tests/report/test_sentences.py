@@ -1,0 +1,115 @@
+"""Sentences of the summary, whole, whatever the numbers say."""
+
+import polars as pl
+import pytest
+
+from floatscope.analysis import Result
+from floatscope.report.sentences import summary_sentences
+from tests.report.making import score_row, score_table
+
+KINDS = {"m": "mdm", "a": "arm"}
+
+
+def made(*differences, task: str | None = "t", before: float = 0.1, **labels) -> pl.DataFrame:
+    """The ARM stands first, as in a study that names it first; a guess, F1 and fewer documents are not told."""
+    rows = []
+    for model, with_two, with_five in (("a", 0.3, 0.6), ("m", 0.9, 0.8)):
+        rows += [
+            score_row(model, "score", value, value - 0.1, value + 0.05, documents=documents, task=task, **labels)
+            for documents, value in ((0, before), (2, with_two), (5, with_five))
+        ]
+        rows.append(score_row(model, "score", 0.99, 0.99, 0.99, documents=5, task=task, metric="f1"))
+        for documents, value in ((2, with_two - before), (5, with_five - before)):
+            rows.append(score_row(model, "gain", value, value - 0.1, value + 0.1, documents=documents, task=task))
+    rows.append(score_row("other", "guess", 0.25, 0.2, 0.3, documents=5, task=task))
+    rows.append(score_row("a", "difference", 0.9, 0.8, 1.0, documents=2, task=task, beside="m"))
+    rows += [score_row("a", "difference", *one, documents=5, task=task, beside="m") for one in differences]
+    return score_table(rows)
+
+
+@pytest.mark.parametrize(
+    ("difference", "told"),
+    [
+        ((-0.2, -0.3, -0.05), "m gains more than a, by +20 [+5, +30]"),
+        ((0.2, 0.05, 0.3), "m gains less than a, by −20 [−30, −5]"),
+        ((0.05, -0.1, 0.2), "between m and a no difference can be told, −5 [−20, +10]"),
+        ((-0.2, -0.4, 0.0), "between m and a no difference can be told, +20 [0, +40]"),
+    ],
+)
+def test_the_verdict_follows_the_interval(difference, told):
+    scores, gains = summary_sentences(made(difference), {}, KINDS)
+    assert scores == (
+        "With 5 documents m answers 80 % [70, 85] of 40 questions right and a 60 % [50, 65]; without documents 10 %."
+    )
+    assert gains == f"Documents add +70 points to m and +50 points to a; {told}."
+
+
+def test_only_pairs_of_an_mdm_and_an_arm_are_told_unless_kinds_are_unknown():
+    table = made((-0.2, -0.3, -0.05))
+    assert summary_sentences(table, {}, {"m": "mdm", "a": "mdm"})[1] == (
+        "Documents add +50 points to a and +70 points to m."
+    )
+    assert summary_sentences(table, {}, {})[1] == (
+        "Documents add +50 points to a and +70 points to m; a gains less than m, by −20 [−30, −5]."
+    )
+
+
+def test_the_average_is_told_where_there_are_several_tasks():
+    """The average stands last and its numbers differ from those of the tasks."""
+    tasks = [made(task=name, before=0.5) for name in ("t", "u")]
+    table = pl.concat([*tasks, made((-0.2, -0.3, -0.1), task=None, n=80)])
+    assert summary_sentences(table, {}, KINDS) == (
+        "With 5 documents, averaged over 2 tasks, m answers 80 % [70, 85] of 80 questions right and a 60 % [50, 65]; "
+        "without documents 10 %.",
+        "Documents add +70 points to m and +50 points to a; m gains more than a, by +20 [+10, +30].",
+    )
+
+
+def test_a_model_may_be_called_guess():
+    table = made((-0.2, -0.3, -0.1)).with_columns(pl.col("model", "beside").replace({"m": "guess: m"}))
+    scores, gains = summary_sentences(table, {}, {"guess: m": "mdm", "a": "arm"})
+    assert scores.startswith("With 5 documents guess: m answers 80 % [70, 85]") and "other" not in scores
+    assert gains.endswith("guess: m gains more than a, by +20 [+10, +30].")
+
+
+def test_what_differs_between_models_is_told_for_each():
+    table = made().with_columns(
+        pl.when((pl.col("model") == "a") & (pl.col("documents") == 0)).then(0.2).otherwise("value").alias("value"),
+        pl.when(pl.col("model") == "a").then(39).otherwise("n").alias("n"),
+    )
+    assert summary_sentences(table, {}, KINDS)[0] == (
+        "With 5 documents m answers 80 % [70, 85] right and a 60 % [50, 65]; without documents 10 % and 20 %."
+    )
+
+
+def test_attention_is_told_with_its_controls():
+    drift = pl.DataFrame(
+        {
+            "model": ["a", "a", "m", "m", "m"],
+            "measure": ["turnover", "turnover", "turnover", "turnover", "other"],
+            "value": [None, None, 0.1, 0.3, 9.0],
+            "untrained": [None, None, 0.5, 0.7, 9.0],
+        }
+    )
+    first = pl.DataFrame(
+        {
+            "model": ["a", "m", "m"],
+            "set": ["bos", "bos", "anchors"],
+            "rows": ["all", "all", "all"],
+            "value": [4.5, 0.5, 60.0],
+            "uniform": [4.1, None, 50.0],
+        },
+    )
+    results = {"drift": Result("drift", {"drift": drift}), "absorption": Result("absorption", {"absorption": first})}
+    nothing = made().clear()
+    assert summary_sentences(nothing, results, KINDS) == (
+        "From step to step the share of anchors that change is 20.0 % in m (untrained 60.0 %); the first token "
+        "receives 0.5 % in m and 4.5 % in a (uniform 4.1 %) of all attention.",
+    )
+    del results["drift"]
+    assert summary_sentences(nothing, results, KINDS)[0].startswith("The first token receives 0.5 % in m")
+
+
+def test_nothing_to_sum_up():
+    assert summary_sentences(made().clear(), {}, {}) == ()
+    assert summary_sentences(made().filter(documents=0), {}, KINDS) == ()
