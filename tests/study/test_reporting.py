@@ -5,6 +5,8 @@ import json
 import re
 import sqlite3
 
+import pytest
+
 from floatscope.report.headline import headline_html
 from floatscope.report.tables import write_tables
 from floatscope.study.reporting import gather, ordered_models, tables_text, write_report
