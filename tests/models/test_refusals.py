@@ -64,7 +64,7 @@ def test_places_without_a_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("{", "is not valid JSON"), ("[]", "should hold a JSON object, not a list"), ("\xff", "is not valid JSON")],
+    [("{", "is not valid JSON"), ("[]", "should hold a JSON object, not a list"), ("\xff", "is not UTF-8 text")],
 )
 def test_broken_config(llada: Path, text: str, sentence: str) -> None:
     (llada / "config.json").write_text(text, encoding="latin-1")

@@ -239,6 +239,6 @@ except UserError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "could not be written" in done.stdout and "free space" in done.stdout, done.stderr
+    assert "cannot be written" in done.stdout and "free space" in done.stdout, done.stderr
     assert saved.read_bytes() == before
     assert list(saved.parent.iterdir()) == [saved]

@@ -58,8 +58,8 @@ def trace(
     device
         cpu, cuda, mps, ...
     """  # noqa: E501  an example must stay on one line to be copied
+    from floatscope.files import writable
     from floatscope.qa.prompts import build_prompt
-    from floatscope.traces.storage import writable
     from floatscope.tracing import trace as run
 
     documents = _documents(doc, gold)

@@ -7,14 +7,13 @@ parent. Training is left to `adapting`, the loading of the parent to `loading`.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,7 +21,9 @@ from torch import Tensor
 
 from floatscope import __version__
 from floatscope.errors import UserError
+from floatscope.files import file_hash, read_json, replace_json
 from floatscope.models.pulling import pulled_source
+from floatscope.validation import Mistake, mistakes_in, validated
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 FORK, MASK_EMBEDDING = "fork.json", "mask_embedding.safetensors"
@@ -59,6 +60,12 @@ class Fork:
     """Whether it is asked in its parent's chat template; what `adapt` makes is trained on bare prompts."""
     floatscope: str = __version__
     """The version that trained it."""
+
+    def __post_init__(self) -> None:
+        if not self.parent:
+            raise Mistake("a fork needs the name of its parent.", "parent")
+        if self.to != "arm" and self.mask_id is None:
+            raise Mistake(f"mask_id is left out, and a {self.to} fork needs a mask token.", "mask_id")
 
     @property
     def family(self) -> str:
@@ -107,25 +114,18 @@ def absent_files(folder: Path, fork: Fork) -> list[str]:
 def read_fork(folder: Path) -> Fork:
     """fork.json; an adapter without one is taken for what PEFT makes of a causal model, an ARM."""
     if not (folder / FORK).exists():
-        parent = _read(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
+        parent = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
         if not isinstance(parent, str) or not parent:
             raise UserError(f"{folder / ADAPTER_CONFIG} names no parent in base_model_name_or_path: add it")
         return Fork(parent, "arm", chat=True)
-    told = _read(folder / FORK)
-    for key in ("parent", "to"):
-        if not isinstance(told.get(key), str) or not told[key]:
-            raise UserError(f"{folder / FORK}: `{key}` is {told.get(key)!r} and should be a text")
-    fork = Fork(**{key: told[key] for key in Fork.__dataclass_fields__ if key in told})
-    if fork.to not in get_args(Kind):
-        raise UserError(f"{folder / FORK}: `to` is {fork.to!r} and should be one of {', '.join(get_args(Kind))}")
-    if fork.to != "arm" and (not isinstance(fork.mask_id, int) or isinstance(fork.mask_id, bool)):
-        raise UserError(f"{folder / FORK}: `mask_id` is {fork.mask_id!r}, and a {fork.to} fork needs a mask token")
-    return fork
+    told = read_json(folder / FORK)
+    with mistakes_in(folder / FORK):
+        return validated(Fork, {key: told[key] for key in Fork.__dataclass_fields__ if key in told}, "a fork")
 
 
 def write_fork(folder: Path, fork: Fork) -> None:
     """Put fork.json beside an adapter."""
-    (folder / FORK).write_text(json.dumps(asdict(fork), indent=2) + "\n", encoding="utf-8")
+    replace_json(folder / FORK, asdict(fork))
 
 
 def parent_hash(path: Path) -> str:
@@ -134,8 +134,7 @@ def parent_hash(path: Path) -> str:
     places: dict[str, Path] = {}
     try:
         if path.is_file():
-            with path.open("rb") as gguf:
-                return hashlib.file_digest(gguf, "sha256").hexdigest()
+            return file_hash(path)
         for file in sorted(path.glob("*.safetensors")):
             with safe_open(file, framework="pt") as tensors:
                 places |= dict.fromkeys(tensors.keys(), file)
@@ -196,7 +195,7 @@ def merge(backbone: Any, folder: Path, fork: Fork) -> None:
 
 def _scale(folder: Path) -> tuple[float, int]:
     """The factor of B A, and the rank; a config that means more than that is refused by the field's name."""
-    config, path = _read(folder / ADAPTER_CONFIG), folder / ADAPTER_CONFIG
+    config, path = read_json(folder / ADAPTER_CONFIG), folder / ADAPTER_CONFIG
     if config.get("peft_type") != "LORA":
         raise UserError(f"{path}: an adapter of type {config.get('peft_type')!r} cannot be merged here, only LORA")
     for field, value in config.items():
@@ -252,13 +251,3 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         ) from error
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if not isinstance(told, dict):
-        raise UserError(f"{path} should hold a JSON object, not a {type(told).__name__}")
-    return told

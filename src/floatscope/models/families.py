@@ -7,16 +7,16 @@ of the logits scores a position, and how the model is usually decoded. Loading i
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from floatscope.decoding import Sampler, make_sampler
 from floatscope.errors import UserError
 from floatscope.models.visibility import BIDIRECTIONAL, CAUSAL, Visibility
-from floatscope.registry import Registry, did_you_mean
+from floatscope.registry import Registry
+from floatscope.validation import Mistake, mistakes_in, read_toml, validated
 
 Logits = Literal["same", "shifted", "next"]
 
@@ -247,19 +247,6 @@ def get_family(name: str | Path | Family) -> Family:
     return FAMILIES.named(str(name))
 
 
-# What a field of a family file must be; the others are texts. Lists and tables hold only values of the second type.
-FIELD_KINDS: dict[str, tuple[type, type, str]] = {
-    "mask_id": (int, int, "a whole number"),
-    "eos_ids": (list, int, "a list of whole numbers"),
-    "model_types": (list, str, "a list of texts"),
-    "architectures": (list, str, "a list of texts"),
-    "sampler": (dict, object, "a table"),
-    "keys": (dict, str, "a table of texts"),
-    "config": (dict, str, "a table of texts"),
-    "requires": (dict, object, "a table"),
-}
-
-
 def read_family(path: Path, derived: tuple[Path, ...] = ()) -> Family:
     """A user's own family: a TOML table with the fields of `Family`; `base` names a family or file to start from.
 
@@ -267,39 +254,17 @@ def read_family(path: Path, derived: tuple[Path, ...] = ()) -> Family:
     """
     if path.resolve() in derived:
         raise UserError(f"the family file {path} is its own base: name one of {', '.join(FAMILIES)}")
-    table = _family_table(path)
-    base = None
-    if (named := table.pop("base", None)) is not None:
-        file = named.endswith(".toml")
-        base = read_family(path.parent / named, (*derived, path.resolve())) if file else get_family(named)
-    values = {f.name: getattr(base, f.name) for f in fields(Family)} if base else {}
-    values |= {"name": path.stem} | {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
-    if "visibility" in table:
-        values["visibility"] = Visibility.parse(table["visibility"])
-    missing = [name for name in ("backbone", "visibility", "logits", "sampler") if name not in values]
-    if missing:
-        raise UserError(f"{path}: a family needs {', '.join(missing)}, or `base` to take them from")
-    return Family(**values)
-
-
-def _family_table(path: Path) -> dict[str, Any]:
-    """The fields of a family file, each known and of its kind."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read the family file {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"the family file {path} is not valid TOML: {error}") from error
-    known = [*(f.name for f in fields(Family)), "base"]
-    for key, value in table.items():
-        if key not in known:
-            raise UserError(f"{path}: a family has no field {key!r}: {did_you_mean(key, known)}.")
-        kind, inner, words = FIELD_KINDS.get(key, (str, str, "a text"))
-        held = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
-        wrong = [one for one in held if not isinstance(one, inner) or (isinstance(one, bool) and inner is int)]
-        if not isinstance(value, kind) or wrong:
-            raise UserError(f"{path}: {key} should be {words}, not {value!r}")
-    return table
+    table = read_toml(path)
+    with mistakes_in(path):
+        values: dict[str, Any] = {}
+        if (base := table.pop("base", None)) is not None:
+            if not isinstance(base, str):
+                raise Mistake(f"base should be a text, not {base!r}.", "base")
+            file = base.endswith(".toml")
+            values = asdict(read_family(path.parent / base, (*derived, path.resolve())) if file else get_family(base))
+        return validated(
+            Family, values | {"name": path.stem} | table, "a family" if base else "a family without a base"
+        )
 
 
 def recognise(config: Mapping[str, Any], source: str) -> Family:

@@ -5,7 +5,6 @@ transformers reads with the package `gguf`, which parses the header in Python: h
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from safetensors import SafetensorError
 
 from floatscope import __version__
 from floatscope.cache import cached
-from floatscope.errors import UserError
+from floatscope.files import file_hash
 from floatscope.models.calls import no_bars, refuse_mismatch, transformers_call
 
 Loaded = tuple[Any, Any]
@@ -27,22 +26,13 @@ Loaded = tuple[Any, Any]
 def load_gguf(path: Path, common: Mapping[str, Any]) -> Loaded:
     """The model and the tokenizer inside a GGUF file; `common`: dtype and device_map for transformers."""
     dtype = str(common["dtype"]).removeprefix("torch.")
-    key = f"{_content(path)}-{dtype}-{__version__}"
+    key = f"{file_hash(path)}-{dtype}-{__version__}"
     return cached("gguf", key, lambda folder: _read(folder, common), lambda: _convert(path, common), _save)
 
 
 def convert_gguf(path: Path, folder: Path, dtype: Any) -> None:
     """Write what a GGUF file holds as a plain checkpoint: config, safetensors, tokenizer."""
     _save(_convert(path, {"dtype": dtype}), folder)
-
-
-def _content(path: Path) -> str:
-    """SHA-256 of the file."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _convert(path: Path, common: Mapping[str, Any]) -> Loaded:

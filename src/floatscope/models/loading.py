@@ -7,10 +7,8 @@ is its parent, loaded so, with an adapter added by `adapters`.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ import torch
 
 from floatscope.cache import cache_folder
 from floatscope.errors import UserError
+from floatscope.files import making_folder, read_json
 from floatscope.models.adapters import (
     Fork,
     adapter_files,
@@ -178,30 +177,19 @@ def _shipped(name: str) -> Path | None:
     key = hashlib.sha256(b"".join(path.read_bytes() for path in maker)).hexdigest()[:16]
     folder = cache_folder() / "twins" / key / name
     if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            made = write_untrained(trained, Path(scratch) / name)
-            if not folder.is_dir():  # another process may have been faster
-                made.rename(folder)
+        with making_folder(folder) as made:
+            write_untrained(trained, made)
     return folder
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json as it stands."""
     path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    if not path.exists():
         ggufs = ", ".join(sorted(p.name for p in folder.glob("*.gguf")))
         hint = f"; to load a GGUF give its path ({ggufs})" if ggufs else ""
-        raise UserError(f"{folder} has no config.json{hint}") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise UserError(f"{path} should hold a JSON object, not a {type(config).__name__}")
-    return config
+        raise UserError(f"{folder} has no config.json{hint}")
+    return read_json(path)
 
 
 def refuse_pickles(folder: Path) -> None:

@@ -6,10 +6,8 @@ Forks of a parent and how they load are left to `adapters`.
 
 from __future__ import annotations
 
-import hashlib
 import html.parser
 import http.client
-import json
 import os
 import shutil
 import tempfile
@@ -25,6 +23,7 @@ from typing import Any, Literal
 
 from floatscope.cache import cache_folder
 from floatscope.errors import UserError
+from floatscope.files import file_hash, making_folder, read_json, replace_json
 
 Source = Literal["hub", "pypi"]
 Progress = Callable[[str, int, int], None]
@@ -104,8 +103,8 @@ def find_parent(name: str) -> Path | None:
 def pulled_source(folder: Path) -> Source | None:
     """Where a pulled parent came from; None where none is complete."""
     try:
-        return json.loads((folder / RECEIPT).read_text(encoding="utf-8"))["source"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_json(folder / RECEIPT)["source"]
+    except (UserError, KeyError):
         return None
 
 
@@ -120,14 +119,10 @@ def pull(name: str | Parent, source: Source | None = None, progress: Progress | 
     if had is not None and source in (None, had):
         return Pulled(folder, had, there=True)
     chosen: Source = source or "hub"
-    with _local(parent), _scratch(folder.parent) as scratch:
-        made = scratch / parent.name
+    with _local(parent), making_folder(folder, replace=True) as made:
         told = _from_hub(parent, made) if chosen == "hub" else _from_pypi(parent, made, tell)
         receipt = {"name": parent.name, "source": chosen, **told}
-        (made / RECEIPT).write_text(json.dumps(receipt, indent=2) + "\n", encoding="utf-8")
-        if folder.exists():
-            os.replace(folder, scratch / "old")
-        os.replace(made, folder)
+        replace_json(made / RECEIPT, receipt)
     return Pulled(folder, chosen, there=False)
 
 
@@ -146,13 +141,6 @@ def _local(parent: Parent) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{parent.name} could not be written to {cache_folder()}: {error.strerror or error}") from error
-
-
-@contextmanager
-def _scratch(place: Path) -> Iterator[Path]:
-    place.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=place, ignore_cleanup_errors=True) as scratch:
-        yield Path(scratch)
 
 
 def _downloads() -> Path:
@@ -268,9 +256,7 @@ def download(address: str, file: Path, sha256: str, tell: Progress) -> None:
                 tell(f"downloading {file.name}", done, total)
     if done < total:
         raise UserError(f"the download of {file.name} stopped at {done:,} of {total:,} bytes: run it again to go on")
-    with partial.open("rb") as read:
-        found = hashlib.file_digest(read, "sha256").hexdigest()
-    if found != sha256:
+    if (found := file_hash(partial)) != sha256:
         partial.unlink()
         raise UserError(
             f"{file.name} has SHA-256 {found[:12]}… and should have {sha256[:12]}…: "

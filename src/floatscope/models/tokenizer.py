@@ -7,10 +7,10 @@ The native classes of transformers rebuild the splitting rules from their own co
 from __future__ import annotations
 
 import inspect
-import json
 from pathlib import Path
 from typing import Any
 
+from floatscope.files import read_json
 from floatscope.models.calls import transformers_call
 from floatscope.models.families import Family
 
@@ -39,7 +39,7 @@ def _stated(folder: Path) -> dict[str, Any]:
     stated: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).exists():
-            stated |= json.loads((folder / name).read_text(encoding="utf-8"))
+            stated |= read_json(folder / name)
     return stated
 
 

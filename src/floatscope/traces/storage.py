@@ -5,8 +5,6 @@ What the parts of a trace mean is left to `trace`.
 """
 
 import json
-import os
-import secrets
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from safetensors.numpy import save_file
 
 from floatscope.canvas import Region
 from floatscope.errors import UserError
+from floatscope.files import replacing
 from floatscope.traces.trace import Trace
 
 FORMAT = "floatscope-trace"
@@ -30,7 +29,6 @@ _DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32",
 
 def save(trace: Trace, path: str | Path, exact: bool = False) -> Path:
     """Write the trace under a temporary name in the same folder, then rename it: never half a file."""
-    path = writable(path)
     tensors = {name: _narrow(values, exact) for name, values in trace.arrays.items()}
     tensors |= _fixed_tensors(trace)
     header = _header(trace)
@@ -41,35 +39,9 @@ def save(trace: Trace, path: str | Path, exact: bool = False) -> Path:
     text = _json(header)
     envelope = {"version": VERSION, "crc32": zlib.crc32(text.encode()), "header": text}
     metadata = {FORMAT: json.dumps(envelope)}  # one entry: safetensors writes several in any order
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
-    try:
-        temporary.touch()
-        mode = temporary.stat().st_mode  # what the user's umask gives; safetensors makes files for the owner alone
+    with replacing(path) as temporary:
         save_file(tensors, temporary, metadata)
-        temporary.chmod(mode)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(
-            f"The trace could not be written to {path} ({error}); check that the folder exists, "
-            "is writable and has free space."
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
-
-
-def writable(path: str | Path) -> Path:
-    """The path, if a file can be put there; renaming over a device or a pipe would remove it from the system."""
-    path = Path(path)
-    try:
-        possible = path.parent.is_dir() and (path.is_file() or not os.path.lexists(path))
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}): name a file in an existing folder.") from error
-    if not possible:
-        raise UserError(f"{path} cannot be written: name a file, such as t.safetensors, in an existing folder.")
-    return path
+    return Path(path)
 
 
 def load(path: str | Path) -> Trace:
@@ -98,18 +70,11 @@ def load(path: str | Path) -> Trace:
 
 def export_npz(trace: Trace, path: str | Path) -> Path:
     """Write arrays, canvas, commits and marks as plain npz members and the rest as JSON text in `header`."""
-    path = writable(path)
     members = dict(trace.arrays) | {name.partition(".")[2]: v for name, v in _fixed_tensors(trace).items()}
     header = np.array(_json(_header(trace)))
-    try:
-        with path.open("wb") as file:
-            np.savez_compressed(file, **members, header=header)  # pyright: ignore[reportArgumentType]
-    except OSError as error:
-        raise UserError(
-            f"The npz could not be written to {path} ({error}); check that the folder exists, "
-            "is writable and has free space."
-        ) from error
-    return path
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **members, header=header)  # pyright: ignore[reportArgumentType]
+    return Path(path)
 
 
 class LazyArrays(Mapping[str, NDArray[Any]]):
