@@ -46,7 +46,7 @@ from floatscope.report.drawing import save_figure
 from floatscope.report.heatmaps import trace_heatmaps
 from floatscope.statistics import bootstrap_mean
 from floatscope.study.analyses import RunTraces, read_analyses
-from floatscope.study.run import Run
+from floatscope.study.store import Run
 from floatscope.traces import Trace
 from floatscope.twins.tokenizer import MASK_ID
 from floatscope.twins.world import World

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from floatscope import cli
-from floatscope.study.run import Run
+from floatscope.study.store import Run
 
 ASKED = ("--model", "twin-arm", "--task", "world:rag:3", "--length", "4", "--limit", "4")
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from floatscope.models.untrained import load_untrained
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 
@@ -17,6 +16,7 @@ from floatscope.models import adapters
 from floatscope.models.adapters import Fork, parent_hash, read_fork, write_fork
 from floatscope.models.loading import locate
 from floatscope.models.pulling import RECEIPT, parent_folder
+from floatscope.models.untrained import load_untrained
 from floatscope.study.checking import check_study
 from floatscope.study.plan import ModelPlan
 from floatscope.study.store import describe_model

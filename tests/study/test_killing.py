@@ -56,7 +56,7 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(tmp_path):
     file, folder, log = tmp_path / "study.toml", tmp_path / "killed", tmp_path / "log"
     file.write_text(write_study(study))
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.study.killing", "floatscope.study.controls", "floatscope.tracing"])
+    context.set_forkserver_preload(["tests.study.killing", "floatscope.models.untrained", "floatscope.tracing"])
     coin = random.Random(KILLS)
     for _ in range(KILLS):
         before, begun_before = stored(folder), len(begun(log))

@@ -14,10 +14,9 @@ from floatscope.errors import UserError
 from floatscope.qa.metrics import score
 from floatscope.qa.stressors import STRESSORS, stress
 from floatscope.study.plan import Curve, ModelPlan, TaskPlan
-from floatscope.study.run import Run
 from floatscope.study.running import run_study
-from floatscope.study.tasks import load_task
-from floatscope.study.units import Unit
+from floatscope.study.store import Run
+from floatscope.study.units import Unit, load_task
 from tests.study.small_studies import small_study
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from floatscope.errors import UserError
-from floatscope.study.store import FILE, Row, Store, read_rows
+from floatscope.study.store import RESULTS, Row, Store, read_rows
 from floatscope.study.units import Unit
 
 
@@ -77,7 +77,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path):
 
 
 def test_a_foreign_file_is_refused_in_one_sentence(tmp_path):
-    (tmp_path / FILE).write_bytes(b"no database at all, but long enough to be read as one" * 40)
+    (tmp_path / RESULTS).write_bytes(b"no database at all, but long enough to be read as one" * 40)
     with pytest.raises(UserError, match="cannot be used"):
         Store(tmp_path)
     with pytest.raises(UserError, match="no run in"):
@@ -87,7 +87,7 @@ def test_a_foreign_file_is_refused_in_one_sentence(tmp_path):
 def test_a_batch_is_committed_as_a_whole(tmp_path):
     """Another connection sees nothing of a batch until all of it is there."""
     with Store(tmp_path) as store:
-        other = sqlite3.connect(tmp_path / FILE)
+        other = sqlite3.connect(tmp_path / RESULTS)
         seen = []
 
         def rows():

@@ -3,8 +3,7 @@
 from collections import Counter
 
 from floatscope.study.plan import Curve
-from floatscope.study.tasks import load_task
-from floatscope.study.units import Unit, plan_jobs
+from floatscope.study.units import Unit, load_task, plan_jobs
 from tests.study.small_studies import small_study
 
 

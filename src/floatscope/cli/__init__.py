@@ -9,7 +9,7 @@ from floatscope.cli.adapting import adapt
 from floatscope.cli.analyses import analyze
 from floatscope.cli.evaluation import evaluate, table
 from floatscope.cli.live import serve
-from floatscope.cli.pulling import pull
+from floatscope.cli.parents import pull
 from floatscope.cli.studies import report, study
 from floatscope.cli.tracing import check, families, trace
 from floatscope.cli.twins import train

@@ -93,14 +93,14 @@ def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdo
         How the tables are written.
     """
     from floatscope.study.reporting import tables_text
-    from floatscope.study.run import Run
+    from floatscope.study.store import Run
 
     print(tables_text(Run(run), format))
 
 
 def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
     """Write the study of the flags, run it, print its tables."""
-    from floatscope.cli.running import run_shown
+    from floatscope.cli.studies import run_shown
     from floatscope.study.plan import ModelPlan, PromptPlan, Study
     from floatscope.study.reporting import tables_text
 

@@ -38,7 +38,7 @@ def serve(
     """
     import webbrowser
 
-    from floatscope.live.samples import TWINS
+    from floatscope.live.examples import TWINS
     from floatscope.live.server import LiveServer
 
     with LiveServer(host, port) as server:  # before the models are loaded: a port in use is told at once

@@ -1,4 +1,4 @@
-"""The verbs on whole studies: study, report."""
+"""The verbs on whole studies, study and report; a run on screen: a bar over all units, and a sentence at the end."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from floatscope.cli.shared import progress_bar
 from floatscope.errors import UserError
 
 if TYPE_CHECKING:
     from floatscope.study.plan import Study
+    from floatscope.study.running import Outcome
 
 _FLAG = Parameter(negative="")
 
@@ -85,7 +87,7 @@ def report(run: Path, /) -> None:
     """
     from floatscope.study.analyses import read_analyses
     from floatscope.study.reporting import write_report
-    from floatscope.study.run import Run
+    from floatscope.study.store import Run
 
     found = Run(run)
     print(write_report(found, read_analyses(found)))
@@ -93,7 +95,7 @@ def report(run: Path, /) -> None:
 
 def _refuse_without_data(plan: Study) -> None:
     """A study that comes with the package, but not its data."""
-    from floatscope.study.tasks import missing_files
+    from floatscope.study.units import missing_files
 
     if missing := [path for task in plan.tasks for path in missing_files(task)]:
         raise UserError(
@@ -103,7 +105,6 @@ def _refuse_without_data(plan: Study) -> None:
 
 
 def _run(plan: Study, out: Path, retry: bool) -> int:
-    from floatscope.cli.running import run_shown
     from floatscope.study.analyses import read_analyses
     from floatscope.study.reporting import tables_text, write_report
 
@@ -136,7 +137,7 @@ def _estimate(plan: Study) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from floatscope.study.estimate import estimate
+    from floatscope.study.checking import estimate
 
     console = Console(stderr=True)
     with console.status("reading tasks") as status:
@@ -148,3 +149,38 @@ def _estimate(plan: Study) -> int:
     table.add_row("all", str(sum(row.units for row in found)), str(sum(row.batches for row in found)), str(total))
     Console().print(table)
     return 0
+
+
+def run_shown(study: Study, folder: Path, *, retry: bool) -> Outcome | None:
+    """Run a study with a progress bar; None if it was stopped by the keyboard, after a sentence on how to go on."""
+    from rich.markup import escape
+
+    from floatscope.study.running import run_study
+
+    try:
+        with progress_bar() as progress:
+            bar = progress.add_task("starting", total=None)
+            started: list[int] = []
+
+            def notify(what: str, done: int, total: int) -> None:
+                if total and not started:  # time left is judged by the units of this call alone
+                    started.append(done)
+                    progress.reset(bar, total=total, completed=done)
+                progress.update(bar, description=escape(what), completed=done, total=total or None)
+
+            outcome = run_study(study, folder, retry=retry, notify=notify)
+    except KeyboardInterrupt:
+        print(
+            f"floatscope: stopped; what is done is kept in {folder}: the same command goes on from there",
+            file=sys.stderr,
+        )
+        return None
+    _tell(outcome)
+    return outcome
+
+
+def _tell(outcome: Outcome) -> None:
+    done, units = outcome.done_now, outcome.units
+    told = f"{done} of {units} units were run, the others were there" if done < units else f"{units} units were run"
+    failed = f"; {outcome.failed} failed (see the column error; --retry runs them again)" if outcome.failed else ""
+    print(f"floatscope: {told}{failed}; the run is {outcome.run.folder}", file=sys.stderr)

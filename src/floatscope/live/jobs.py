@@ -24,7 +24,7 @@ class Cancelled(Exception):
     """The client of a job has left: raised by `emit` inside the job."""
 
 
-class Job:
+class LiveJob:
     """Work that waits its turn; its events end with None."""
 
     def __init__(self, work: Callable[[Emit], None]) -> None:
@@ -71,8 +71,8 @@ class JobQueue:
     def __init__(self, waiting: int) -> None:
         """`waiting`: the most jobs that may wait behind the one that runs."""
         self._most = waiting
-        self._waiting: deque[Job] = deque()
-        self._running: Job | None = None
+        self._waiting: deque[LiveJob] = deque()
+        self._running: LiveJob | None = None
         self._changed = threading.Condition()
         self._stopped = False
         self._worker = threading.Thread(target=self._work, name="floatscope live worker", daemon=True)
@@ -84,9 +84,9 @@ class JobQueue:
         with self._changed:
             return len(self._waiting) + (self._running is not None)
 
-    def submit(self, work: Callable[[Emit], None]) -> Job:
+    def submit(self, work: Callable[[Emit], None]) -> LiveJob:
         """Put work at the end of the queue and tell its client how many jobs are before it."""
-        job = Job(work)
+        job = LiveJob(work)
         with self._changed:
             if len(self._waiting) >= self._most + (self._running is None):
                 raise Refused(503, f"The queue is full: {len(self._waiting)} jobs wait already. Try again in a while.")
@@ -95,7 +95,7 @@ class JobQueue:
             self._changed.notify_all()
         return job
 
-    def leave(self, job: Job) -> None:
+    def leave(self, job: LiveJob) -> None:
         """The client has left: its job leaves the queue, or stops at its next event if it runs."""
         with self._changed:
             job.cancel()

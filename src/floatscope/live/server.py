@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 
 from floatscope.errors import UserError
 from floatscope.live.denoising import denoise
-from floatscope.live.jobs import Event, Job, JobQueue
+from floatscope.live.examples import is_twin, sample_groups
+from floatscope.live.jobs import Event, JobQueue, LiveJob
 from floatscope.live.requests import LIMITS, Limits, Refused, read_request
-from floatscope.live.samples import is_twin, sample_groups
 from floatscope.models.model import Model
 from floatscope.report.player import asset
 
@@ -189,7 +189,7 @@ class Handler(BaseHTTPRequestHandler):
         self.body_read = True
         return self.rfile.read(int(length))
 
-    def _stream(self, job: Job) -> None:
+    def _stream(self, job: LiveJob) -> None:
         self._start(200, "application/x-ndjson")
         try:
             while (event := self._next_event(job)) is not None:
@@ -200,7 +200,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.queue.leave(job)
             self.close_connection = True
 
-    def _next_event(self, job: Job) -> Event | None:
+    def _next_event(self, job: LiveJob) -> Event | None:
         while True:
             try:
                 return job.next_event(timeout=_LOOK_TIME)

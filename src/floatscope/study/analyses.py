@@ -14,10 +14,10 @@ import polars as pl
 
 from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze
 from floatscope.errors import UserError
-from floatscope.study.manifest import replace_text
+from floatscope.files import replace_text
+from floatscope.study.engine import keyboard_ignored
 from floatscope.study.plan import NULL_QUERY, UNTRAINED
-from floatscope.study.run import Run
-from floatscope.study.sharing import keyboard_ignored
+from floatscope.study.store import Run
 from floatscope.traces import Trace
 
 TABLES, FIGURES = "tables", "figures"
@@ -73,25 +73,22 @@ def _outcomes(run: Run, names: Sequence[str], *traces: RunTraces) -> Iterator[tu
     """Each analysis and what became of it, in as many processes as the study has."""
     if run.study.workers == 1:
         for name in names:
-            yield name, _run_one(run.folder, name, *traces)
+            yield name, _run_one(run, name, *traces)
         return
     executor = ProcessPoolExecutor(run.study.workers, mp_context=mp.get_context("spawn"))
     try:
         with keyboard_ignored():
-            started = {name: executor.submit(_run_one, run.folder, name, *traces) for name in names}
+            started = {name: executor.submit(_run_one, run, name, *traces) for name in names}
         for name, outcome in started.items():
             yield name, outcome.result()
     finally:
         executor.shutdown(cancel_futures=True)
 
 
-def _run_one(
-    folder: Path, name: str, traces: RunTraces, untrained: RunTraces, null_query: RunTraces
-) -> dict[str, object]:
+def _run_one(run: Run, name: str, traces: RunTraces, untrained: RunTraces, null_query: RunTraces) -> dict[str, object]:
     """Tables and figure of one analysis; what the listing says of it."""
     from floatscope.report.figures import save_figure
 
-    run = Run(folder)
     try:
         result = analyze(name, traces, Options(seed=run.study.seed), Controls(untrained, null_query))
     except UserError as error:  # such as no trace with evidence: the other analyses go on

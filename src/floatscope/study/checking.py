@@ -1,24 +1,31 @@
-"""What a study lacks before it can run: weights, data, packages, devices. Looks at this machine only, at no network."""
+"""A study before it runs: what it lacks (weights, data, packages, devices), how much there is to do and for how long.
+
+Looks at this machine only, at no network, and stores nothing.
+"""
 
 from __future__ import annotations
 
-import json
 import re
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floatscope.errors import UserError
+from floatscope.files import read_json
+from floatscope.study.engine import Loading, Size, batches, loadings, size_of
 from floatscope.study.plan import ModelPlan, Study, TaskPlan
-from floatscope.study.tasks import missing_files
+from floatscope.study.units import load_task, missing_files, plan_jobs
 
 if TYPE_CHECKING:
     from floatscope.models.families import Family
 
 
 @dataclass(frozen=True)
-class Finding:
+class Readiness:
     """A part of the study, and what it lacks; nothing where it is ready."""
 
     part: str
@@ -26,11 +33,11 @@ class Finding:
     lacks: str = ""
 
 
-def check_study(study: Study) -> list[Finding]:
-    """One finding a model, a task and the prompt template."""
-    found = [Finding(f"model {plan.name}", plan.source, _model_lacks(study, plan)) for plan in study.models]
-    found += [Finding(f"task {plan.name}", plan.source, _task_lacks(study, plan)) for plan in study.tasks]
-    return [*found, Finding("prompt", study.prompt.template, _template_lacks(study))]
+def check_study(study: Study) -> list[Readiness]:
+    """One for each model, each task and the prompt template."""
+    found = [Readiness(f"model {plan.name}", plan.source, _model_lacks(study, plan)) for plan in study.models]
+    found += [Readiness(f"task {plan.name}", plan.source, _task_lacks(study, plan)) for plan in study.tasks]
+    return [*found, Readiness("prompt", study.prompt.template, _template_lacks(study))]
 
 
 def _model_lacks(study: Study, plan: ModelPlan) -> str:
@@ -84,7 +91,7 @@ def _missing_shards(folder: Path) -> list[str]:
     """Files that the index of sharded weights names and that are not there."""
     names: set[str] = set()
     for index in folder.glob("*.safetensors.index.json"):
-        names |= set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        names |= set(read_json(index).get("weight_map", {}).values())
     return sorted(name for name in names if not (folder / name).exists())
 
 
@@ -106,8 +113,6 @@ def _device_lacks(plan: ModelPlan) -> str:
 
 
 def _task_lacks(study: Study, plan: TaskPlan) -> str:
-    from floatscope.study.tasks import load_task
-
     if missing := missing_files(plan):
         return f"there is no file {' and no file '.join(missing)}"
     if plan.source.startswith("hf:"):
@@ -127,3 +132,49 @@ def _template_lacks(study: Study) -> str:
     except UserError as error:
         return str(error)
     return ""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One load of a model: its units and batches, and the seconds that they may take."""
+
+    name: str
+    units: int
+    batches: int
+    seconds: float
+
+
+def estimate(study: Study, notify: Callable[[str], None] = lambda what: None) -> list[Estimate]:
+    """For every load of a model, from a batch of middle length of each kind (traced or not, by slots)."""
+    jobs = plan_jobs(study, [load_task(study, plan) for plan in study.tasks])
+    found = []
+    for loading in loadings(study, jobs, {job.unit for job in jobs}):
+        notify(f"timing {loading.name}")
+        found.append(_estimate_loading(study, loading))
+    return found
+
+
+def _estimate_loading(study: Study, loading: Loading) -> Estimate:
+    from floatscope.study.answering import answer, build_sampler, choose_template, prepare
+
+    started = time.perf_counter()
+    model = loading.load()
+    template = choose_template(study, model, loading.jobs)
+    planned = batches([size_of(prepare(study, model, template, job)) for job in loading.jobs], study.batch)
+    seconds = time.perf_counter() - started
+    for (_, slots), group in groupby(planned, key=lambda batch: batch[0].kind):
+        alike = list(group)
+        sampler = build_sampler(study, loading.plan, model.family, slots)
+        middle = alike[len(alike) // 2]
+        prepared = [prepare(study, model, template, size.job) for size in middle]
+        answer(study, model, sampler, prepared[:1])  # the first call of a kind pays for things that later ones find
+        before = time.perf_counter()
+        answer(study, model, sampler, prepared)
+        taken = time.perf_counter() - before
+        seconds += taken * sum(map(_size, alike)) / _size(middle) / study.workers
+    return Estimate(loading.name, len(loading.jobs), len(planned), seconds)
+
+
+def _size(batch: Sequence[Size]) -> int:
+    """Tokens of a batch as it is run, pads included."""
+    return len(batch) * (max(size.tokens for size in batch) + batch[0].slots)

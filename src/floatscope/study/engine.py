@@ -1,15 +1,24 @@
 """The local engine: one model at a time, batches of like length, rows handed over as each batch is done.
 
 Batches are formed from the full plan and not from what is left, so a resumed run computes what an undisturbed one does.
-Several processes can share the batches; see `sharing`.
+Several processes can share them: each takes every n-th batch, and the first process alone writes to the store, at once.
+A worker sends the rows of a batch through a pipe; when the first process ends, however that happens, the pipe breaks
+and the worker ends with its next batch. So a kill loses the batches in flight, one for each worker.
 """
 
 from __future__ import annotations
 
+import multiprocessing as mp
+import os
 import random
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,14 +27,20 @@ from floatscope.qa.guesses import GUESSES
 from floatscope.qa.metrics import score
 from floatscope.study.plan import GUESS, UNTRAINED, ModelPlan, Study
 from floatscope.study.store import Row
-from floatscope.study.units import Job, Unit
+from floatscope.study.units import Job, Unit, load_task, plan_jobs
 
 if TYPE_CHECKING:
     from floatscope.models.model import Model
     from floatscope.study.answering import Prepared
 
+LAST_SECONDS = 10
+KEPT_TOKENS = 2_000_000
+"""Prompts of one load of a model that stay in memory until they are run, in tokens: about 100 MB. Those beyond are
+built again when their batch is run."""
 Done = Callable[[str, list[Row]], None]
 """What was running, and the rows of a batch, whose traces are written."""
+Message = tuple[str, list[Row]] | str | None
+"""Rows of a batch; or a sentence that stops the run; None at the end."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +57,19 @@ class Loading:
 
     def load(self) -> Model:
         """The model, with the tokenizer that prompts need."""
-        from floatscope.study.controls import load_model, load_untrained
+        from floatscope.models.loading import load
+        from floatscope.models.untrained import load_untrained
 
-        model = load_untrained(self.plan) if self.untrained else load_model(self.plan)
+        plan = self.plan
+        model = (load_untrained if self.untrained else load)(
+            plan.source,
+            family=plan.family,
+            dtype=plan.dtype,
+            device=plan.device,
+            device_map=plan.device_map,
+            mask_id=plan.mask_id,
+        )
+        model.name = f"{plan.name}-{UNTRAINED}" if self.untrained else plan.name
         if model.tokenizer is None:
             raise UserError(f"{self.plan.name} has no tokenizer beside its weights: add tokenizer.json.")
         return model
@@ -117,13 +142,22 @@ def _run_loading(
 
     model = loading.load()
     template = choose_template(study, model, loading.jobs)
-    planned = [size_of(prepare(study, model, template, job)) for job in loading.jobs]
-    slots = {size.slots for size in planned}
+    sizes: list[Size] = []
+    built: dict[Unit, Prepared] = {}
+    room = KEPT_TOKENS
+    for job in loading.jobs:
+        prepared = prepare(study, model, template, job)
+        sizes.append(size_of(prepared))
+        if job.unit in missing and room >= sizes[-1].tokens:
+            built[job.unit] = prepared
+            room -= sizes[-1].tokens
+    slots = {size.slots for size in sizes}
     samplers = {number: build_sampler(study, loading.plan, model.family, number) for number in slots}
-    for batch in batches(planned, study.batch)[first::stride]:
-        todo = [prepare(study, model, template, size.job) for size in batch if size.job.unit in missing]
-        if not todo:
+    for batch in batches(sizes, study.batch)[first::stride]:
+        jobs = [size.job for size in batch if size.job.unit in missing]
+        if not jobs:
             continue
+        todo = [built.pop(job.unit, None) or prepare(study, model, template, job) for job in jobs]
         answers = answer(study, model, samplers[todo[0].slots], todo)
         for found in answers:
             if found.trace is not None and found.row.trace is not None:
@@ -133,7 +167,7 @@ def _run_loading(
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """What batches are made by; the prompt itself is made again when its batch is run, since all would not fit."""
+    """What batches are made by."""
 
     job: Job
     slots: int
@@ -157,3 +191,80 @@ def batches(sizes: Sequence[Size], most: int) -> list[list[Size]]:
         alike = list(group)
         found += [alike[start : start + most] for start in range(0, len(alike), most)]
     return found
+
+
+def run_shares(study: Study, folder: Path, jobs: Sequence[Job], missing: set[Unit], done: Done) -> None:
+    """Run all that is missing: here, or in the study's number of processes while this one commits what they send."""
+    if study.workers == 1 or not missing:
+        run_share(study, folder, jobs, missing, done)
+        return
+    threads = max(1, _cores() // study.workers)
+    context = mp.get_context("spawn")
+    workers: list[BaseProcess] = []
+    pipes: list[Connection] = []
+    try:
+        for share in range(study.workers):
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_work, args=(study, folder, missing, share, threads, theirs), daemon=True
+            )  # fmt: skip
+            with keyboard_ignored():
+                process.start()
+            theirs.close()
+            workers.append(process)
+            pipes.append(ours)
+        while pipes:
+            for pipe in wait(pipes):
+                assert isinstance(pipe, Connection)
+                if not _take(pipe, done):
+                    pipes.remove(pipe)
+        for process in workers:
+            process.join(LAST_SECONDS)  # to leave in good order
+    finally:
+        for process in workers:
+            process.terminate()
+            process.join()
+
+
+@contextmanager
+def keyboard_ignored() -> Iterator[None]:
+    """Processes that are started meanwhile leave Ctrl-C to this one, which ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say so
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _take(pipe: Connection, done: Done) -> bool:
+    """Hand on a worker's next message; whether there will be more."""
+    try:
+        message: Message = pipe.recv()
+    except EOFError:
+        raise UserError("A worker process ended before its work was done; what is done is kept: run again.") from None
+    if isinstance(message, str):
+        raise UserError(message)
+    if message is not None:
+        done(*message)
+    return message is not None
+
+
+def _work(study: Study, folder: Path, missing: set[Unit], share: int, threads: int, pipe: Connection) -> None:
+    """A worker: plans as the first process did, and runs its own batches."""
+    import torch
+
+    torch.set_num_threads(threads)
+    with suppress(BrokenPipeError):  # the first process is gone
+        try:
+            jobs = plan_jobs(study, [load_task(study, plan) for plan in study.tasks])
+            run_share(study, folder, jobs, missing, lambda what, rows: pipe.send((what, rows)), share, study.workers)
+            pipe.send(None)
+        except UserError as error:
+            pipe.send(str(error))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floatscope.analysis.results import Result
+from floatscope.files import replace_text
 from floatscope.report.page import Content, build_page
 from floatscope.report.sentences import summary_sentences
 from floatscope.report.tables import write_tables
-from floatscope.study.manifest import replace_text
 from floatscope.study.plan import DOCUMENTS, UNTRAINED
-from floatscope.study.run import STUDY_FILE, Run
 from floatscope.study.scores import score_frame, table_notes
+from floatscope.study.store import STUDY_FILE, Run
 from floatscope.traces import Trace
 
 if TYPE_CHECKING:

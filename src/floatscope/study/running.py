@@ -8,16 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from floatscope.errors import UserError
-from floatscope.study import manifest as manifests
+from floatscope.files import replace_text, replacing
 from floatscope.study.analyses import TABLES, run_analyses
-from floatscope.study.engine import Loading, loadings, missing_units, run_guesses
+from floatscope.study.engine import Loading, loadings, missing_units, run_guesses, run_shares
 from floatscope.study.plan import Study
-from floatscope.study.run import STUDY_FILE, Run
-from floatscope.study.sharing import run_shares
-from floatscope.study.store import Row, Store
+from floatscope.study.store import (
+    LOCK,
+    STUDY_FILE,
+    Row,
+    Run,
+    Store,
+    describe_model,
+    describe_run,
+    read_manifest,
+    refuse_changes,
+    write_manifest,
+)
 from floatscope.study.study_file import read_study, write_study
-from floatscope.study.tasks import load_task
-from floatscope.study.units import plan_jobs
+from floatscope.study.units import load_task, plan_jobs
 
 Notify = Callable[[str, int, int], None]
 """What is going on, units done, units in all."""
@@ -53,7 +61,7 @@ def run_study(study: Study, folder: str | Path, *, retry: bool = False, notify: 
         units = _Units(store, notify, len(jobs) - len(missing), len(jobs))
         units.done("guesses", run_guesses(study, jobs, missing))
         run_shares(study, folder, jobs, missing, units.done)
-        run = Run(folder)
+        run = Run(folder, study)
         _write_scores(run)
         run_analyses(run, notify)
     return Outcome(run, len(jobs), len(missing), _failed(run))
@@ -63,7 +71,7 @@ def refuse_other_study(study: Study, folder: Path) -> None:
     """A run may grow by models, tasks, conditions, traces and analyses; anything else would mix two studies."""
     path = folder / STUDY_FILE
     if not path.is_file():
-        if folder.exists() and any(folder.iterdir()) and not (folder / ".lock").exists():
+        if folder.exists() and any(folder.iterdir()) and not (folder / LOCK).exists():
             raise UserError(f"{folder} is not empty and holds no run: give another folder.")
         return
     difference = _difference(read_study(path), study)
@@ -93,32 +101,30 @@ def _difference(old: Study, new: Study) -> str | None:
 
 def _begin(study: Study, folder: Path, tasks: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """study.toml and manifest.json, with the hashes of models that are known from before."""
-    before = manifests.read_manifest(folder)
-    manifest = manifests.describe(study, tasks)
-    manifests.refuse_changes(before, manifest, "tasks")
+    before = read_manifest(folder)
+    manifest = describe_run(study, tasks)
+    refuse_changes(before, manifest, "tasks")
     manifest["models"] = dict(before.get("models", {}))
-    manifests.replace_text(folder / STUDY_FILE, write_study(study))
-    manifests.write_manifest(folder, manifest)
+    replace_text(folder / STUDY_FILE, write_study(study))
+    write_manifest(folder, manifest)
     return manifest
 
 
 def _note_models(needed: Sequence[Loading], manifest: dict[str, Any], folder: Path) -> None:
     """The hashes of the models that will be loaded; weights that changed since the run began are refused."""
     for plan in dict.fromkeys(loading.plan for loading in needed):
-        about = {plan.name: manifests.describe_model(plan.source)}
-        manifests.refuse_changes(manifest, {"models": about}, "models")
+        about = {plan.name: describe_model(plan.source)}
+        refuse_changes(manifest, {"models": about}, "models")
         manifest["models"] |= about
-    manifests.write_manifest(folder, manifest)
+    write_manifest(folder, manifest)
 
 
 def _write_scores(run: Run) -> None:
     """tables/scores.parquet."""
     path = run.folder / TABLES / "scores.parquet"
-    try:
-        path.parent.mkdir(exist_ok=True)
-        run.scores().write_parquet(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}): make room.") from error
+    path.parent.mkdir(exist_ok=True)
+    with replacing(path) as temporary:
+        run.scores().write_parquet(temporary)
 
 
 def _failed(run: Run) -> int:

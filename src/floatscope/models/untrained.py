@@ -9,42 +9,18 @@ import torch
 from floatscope.models.adapters import before_training
 from floatscope.models.loading import load
 from floatscope.models.model import Model
-from floatscope.study.plan import UNTRAINED, ModelPlan
 from floatscope.twins.architecture import SHIPPED
 
 SEED = 0
 
 
-def load_model(plan: ModelPlan) -> Model:
-    """The model of a plan under the plan's name."""
-    model = load(
-        plan.source,
-        family=plan.family,
-        dtype=plan.dtype,
-        device=plan.device,
-        device_map=plan.device_map,
-        mask_id=plan.mask_id,
-    )
-    model.name = plan.name
-    return model
-
-
-def load_untrained(plan: ModelPlan) -> Model:
+def load_untrained(source: str, **settings: Any) -> Model:
     """The model before training: a twin's or a fork's own untrained version, or the checkpoint's weights drawn anew."""
-    untrained = f"{plan.source}-{UNTRAINED}"
-    if plan.source in SHIPPED or before_training(untrained) is not None:
-        model = load(
-            untrained,
-            family=plan.family,
-            dtype=plan.dtype,
-            device=plan.device,
-            device_map=plan.device_map,
-            mask_id=plan.mask_id,
-        )
-    else:
-        model = load_model(plan)
-        randomise(model.backbone)
-    model.name = f"{plan.name}-{UNTRAINED}"
+    untrained = f"{source}-untrained"
+    if source in SHIPPED or before_training(untrained) is not None:
+        return load(untrained, **settings)
+    model = load(source, **settings)
+    randomise(model.backbone)
     return model
 
 

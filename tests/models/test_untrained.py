@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from floatscope.study.controls import load_model, load_untrained, randomise
-from floatscope.study.plan import ModelPlan
+from floatscope.models.loading import load
+from floatscope.models.untrained import load_untrained, randomise
 from tests.tiny_models import tiny_model
 
 
@@ -32,9 +32,8 @@ def test_random_weights_are_those_of_a_model_before_training(tmp_path, name):
 def test_a_checkpoint_gets_an_untrained_twin_that_sees_as_it_does(tmp_path):
     tiny = tiny_model("qwen2")
     tiny.backbone.save_pretrained(tmp_path / "checkpoint")
-    plan = ModelPlan("mine", str(tmp_path / "checkpoint"))
-    model, untrained = load_model(plan), load_untrained(plan)
-    assert (model.name, untrained.name) == ("mine", "mine-untrained")
+    source = str(tmp_path / "checkpoint")
+    model, untrained = load(source), load_untrained(source)
     ids = torch.tensor([[1, 5, 9, 13, 17]])
     assert not torch.allclose(model.logits(ids), untrained.logits(ids), atol=1e-3)
     assert str(untrained.visibility) == str(model.visibility) == "causal"
