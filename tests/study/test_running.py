@@ -1,5 +1,6 @@
 """Running a study on the twins: rows, traces, resume, refusals; every unit stands on its own."""
 
+import hashlib
 import json
 import os
 import re
@@ -67,12 +68,33 @@ def test_answers_are_those_of_generate_for_one_sample_at_a_time(outcome):
 
 
 @pytest.mark.slow
-def test_the_same_answers_for_batch_1_and_batch_16_and_with_two_processes(outcome, tmp_path):
-    for name, changes in {"one": {"batch": 1}, "many": {"batch": 16, "workers": 2}}.items():
-        other = run_study(small_study(**changes), tmp_path / name).run
-        for control in ("", "untrained", "null_query", "guess"):
-            assert predictions(other, control) == predictions(outcome.run, control)
-        assert {path.name for path in other.traces(control=None)} == {p.name for p in outcome.run.traces(control=None)}
+def test_drawn_answers_are_each_units_own_whatever_the_batches_and_processes(tmp_path):
+    """At temperature 2 the text hangs on the seed, the sha256 of the study's seed and the unit's parts, alone."""
+    hot = (
+        ModelPlan("arm", "twin-arm", sampler={"temperature": 2.0}),
+        ModelPlan("mdm", "twin-llada", sampler={"temperature": 2.0}),
+    )
+    changes = {"models": hot, "tasks": (TaskPlan("world:rag:3"),), "seed": 7, "limit": 4}
+    runs = [
+        run_study(small_study(**changes, **how), tmp_path / name).run
+        for name, how in {"four": {}, "one": {"batch": 1}, "many": {"batch": 16, "workers": 2}}.items()
+    ]
+    first, *others = (run.results() for run in runs)
+    assert all(other.equals(first) for other in others)
+    texts = first.filter(control="", condition="documents/0")["prediction"].to_list()
+    assert len(set(texts)) == len(texts)  # drawn, and each by itself
+    study = runs[0].study
+    (task,) = (load_task(study, plan) for plan in study.tasks)
+    for name, sampler in (("arm", fs.AutoregressiveSampler(4, 2.0)), ("mdm", fs.LLaDASampler(4, 4, temperature=2.0))):
+        model = fs.load(next(plan.source for plan in hot if plan.name == name))
+        for sample in task.samples:
+            prompt = fs.build_prompt(model.tokenizer, sample.question, [])
+            parts = "\x1f".join(["7", name, "rag", "documents/0", sample.id, ""])
+            seed = int(hashlib.sha256(parts.encode()).hexdigest()[:16], 16)
+            ids = fs.generate(model, prompt.ids, sampler, [seed]).answer.tolist()
+            text = model.tokenizer.decode(ids[: ids.index(2)] if 2 in ids else ids, skip_special_tokens=True)
+            row = first.filter(model=name, condition="documents/0", sample=sample.id, control="")
+            assert row["prediction"].to_list() == [text.strip()]
 
 
 def test_traces_are_kept_with_their_controls(outcome):
@@ -169,6 +191,43 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
         run_study(small_study(), tmp_path)
     with pytest.raises(UserError, match="no run in"):
         Run(tmp_path)
+
+
+def test_fewer_samples_than_a_run_has_are_refused(tmp_path):
+    few = {"models": (ModelPlan("twin-arm"),), "tasks": (TaskPlan("world:rag:3"),)}
+    run_study(small_study(**few, conditions=(Curve("documents", "0", limit=3),)), tmp_path)
+    with pytest.raises(UserError, match=r"condition 'documents/0' of 'rag' with 3 samples"):
+        run_study(small_study(**few, conditions=(Curve("documents", "0", limit=2),)), tmp_path)
+    grown = run_study(small_study(**few, conditions=(Curve("documents", "0", limit=4),)), tmp_path)
+    assert grown.run.results().filter(control="").height == 4 and grown.done_now < grown.units
+
+
+def test_samples_that_changed_are_refused(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    study = small_study(
+        models=(ModelPlan("twin-arm"),), tasks=(TaskPlan(str(file)),), conditions=(Curve("documents", "0"),)
+    )
+    file.write_text(json.dumps({"id": "1", "question": "Who founded Ferrox Steel?", "answers": ["Ida Ritter"]}))
+    run_study(study, tmp_path / "run")
+    file.write_text(json.dumps({"id": "1", "question": "Who founded Ferrox Steel?", "answers": ["Ada Dorn"]}))
+    with pytest.raises(UserError, match=r"task 'mine' is not what it was when this run began .* another folder"):
+        run_study(study, tmp_path / "run")
+
+
+def test_study_and_manifest_are_replaced_in_one_move(outcome, tmp_path):
+    """A second name for the old files keeps the old content: nothing is written into a file that is there."""
+    import shutil
+
+    folder = tmp_path / "run"
+    shutil.copytree(outcome.run.folder, folder)
+    names = ("study.toml", "manifest.json")
+    old = {name: (folder / name).read_text() for name in names}
+    for name in names:
+        os.link(folder / name, tmp_path / name)
+    run_study(replace(outcome.run.study, models=(*outcome.run.study.models, ModelPlan("twin-dream"))), folder)
+    for name in names:
+        assert (tmp_path / name).read_text() == old[name] != (folder / name).read_text()
+        assert "twin-dream" in (folder / name).read_text()
 
 
 def test_weights_that_changed_are_refused(outcome, tmp_path):
@@ -274,3 +333,28 @@ def test_retrieved_documents_are_shown_and_recall_is_told(tmp_path):
     assert {"doc 1", "doc 2"} <= set(shown.region_labels)
     evidence = [shown.texts_or_ids[place] for place in shown.marks["evidence"]]
     assert "Ida" in evidence and "Ritter" in evidence  # no document is marked: the one that has the answer is gold
+
+
+def test_a_run_of_an_older_version_is_read_and_resumed(tmp_path):
+    """tests/study/old_run was made by 0.1.0, whose study.toml has the options of all stressors in every curve."""
+    import shutil
+    import sqlite3
+    from pathlib import Path
+
+    folder = tmp_path / "run"
+    shutil.copytree(Path(__file__).parent / "old_run", folder)
+    run = Run(folder)
+    before = run.results()
+    # 2 samples without, with 3 documents, with noise, closed-book and oracle; 1 with the question first, and untrained
+    assert before.filter(control="").height == 2 * 5 + 1 and before.filter(control="untrained").height == 1
+    shown = {row["condition"]: row for row in before.filter(control="").iter_rows(named=True)}
+    assert shown["question/before"]["placement"] == "before" and shown["documents/3"]["documents"] == 3
+    noisy = shown["noise/random/gold-removed/1"]
+    assert (noisy["kind"], noisy["gold"], noisy["level"], noisy["stressor"]) == ("random", "removed", 1, "noise")
+    database = sqlite3.connect(folder / "results.sqlite")
+    with database:
+        gone = database.execute("DELETE FROM results WHERE number = 1 AND control IN ('', 'guess')").rowcount
+    database.close()
+    again = run_study(run.study, folder)
+    assert again.done_now == gone + 2 and again.failed == 0  # two traces were left out of the files
+    assert again.run.results().equals(before) and len(again.run.traces(control=None)) == 2

@@ -44,6 +44,9 @@ def test_seeds_and_names_differ_between_units_and_stay():
     assert unit.seed(0) == Unit("m", "t", "documents/5", "s").seed(0) != unit.seed(1)
     # the seed is the first 8 bytes of sha256 over the parts, whatever machine or process asks
     assert unit.seed(0) == _seed_by_hand(0, unit)
+    alike = (("a b", "t"), ("a-b", "t"), ("a", "b_t"), ("a_b", "t"))
+    names = [Unit(model, task, "c", "s").file_name for model, task in alike]
+    assert len(set(names)) == 4 and len({name.casefold() for name in names}) == 4
     assert Unit("a/b: c", "../t", "x", "s" * 300).file_name.count("/") == 0
     assert len(Unit("a", "t", "x", "s" * 300).file_name) < 140
 

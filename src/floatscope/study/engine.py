@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -128,9 +129,10 @@ def run_share(
 ) -> None:
     """Run what is missing of every `of`-th batch; `done` gets the rows of each once its traces are written."""
     for place, loading in enumerate(loadings(study, jobs, missing)):
-        if len(loading.jobs) <= study.batch and place % of != share:
-            continue  # a single batch, which another process does: no need to load the model here
-        for rows in _run_loading(study, folder, loading, missing, (share - place) % of, of):
+        first = (share - place) % of
+        if first >= batch_count(study, loading.jobs):
+            continue  # others do all of its batches: no need to load the model here
+        for rows in _run_loading(study, folder, loading, missing, first, of):
             done(loading.name, rows)
 
 
@@ -181,6 +183,12 @@ class Size:
 def size_of(prepared: Prepared) -> Size:
     """The size of a job; one without a prompt has none."""
     return Size(prepared.job, prepared.slots, len(prepared.prompt.ids) if prepared.prompt is not None else 0)
+
+
+def batch_count(study: Study, jobs: Iterable[Job]) -> int:
+    """How many batches jobs make, which their lengths do not change."""
+    kinds = Counter((job.traced, job.condition.slots or study.slots) for job in jobs)
+    return sum(-(-count // study.batch) for count in kinds.values())
 
 
 def batches(sizes: Sequence[Size], most: int) -> list[list[Size]]:

@@ -1,0 +1,178 @@
+"""The engine: which units make a batch, prompts built once, a batch that fails, a worker that dies."""
+
+import dataclasses
+import multiprocessing
+import shutil
+import sqlite3
+
+import pytest
+
+import floatscope as fs
+from floatscope.errors import UserError
+from floatscope.study import answering, engine
+from floatscope.study.engine import Loading, Size, batches
+from floatscope.study.plan import Curve, ModelPlan, TaskPlan
+from floatscope.study.running import run_study
+from floatscope.study.units import load_task, plan_jobs
+from tests.study.small_studies import small_study
+
+
+def one_model(**changes):
+    settings = {
+        "models": (ModelPlan("twin-llada"),),
+        "tasks": (TaskPlan("world:rag:3"),),
+        "conditions": (Curve("documents", "0,3"),),
+        "batch": 2,
+    }
+    return small_study(**settings | changes)
+
+
+def jobs_of(study):
+    return [job for job in plan_jobs(study, [load_task(study, task) for task in study.tasks]) if job.unit.control == ""]
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """The units of every batch that is run, in order, as the engine hands them over."""
+    seen: list[list] = []
+    real = answering.answer
+
+    def answer(study, model, sampler, batch):
+        seen.append([prepared.job.unit for prepared in batch])
+        return real(study, model, sampler, batch)
+
+    monkeypatch.setattr(answering, "answer", answer)
+    return seen
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """The questions of which prompts were built."""
+    seen: list[str] = []
+    real = answering.build_prompt
+
+    def build_prompt(tokenizer, question, *rest, **settings):
+        seen.append(question)
+        return real(tokenizer, question, *rest, **settings)
+
+    monkeypatch.setattr(answering, "build_prompt", build_prompt)
+    return seen
+
+
+def test_batches_hold_like_with_like_and_the_shortest_first():
+    jobs = jobs_of(one_model(conditions=(Curve("documents", "0,3", traces=1),)))
+    tokens = [30, 10, 20, 40, 25, 5, 15, 35, 12, 22]
+    sizes = [Size(job, 4, count) for job, count in zip(jobs, tokens, strict=True)]
+    sizes[9] = Size(jobs[9], 8, 22)
+    shown = [[(size.job.traced, size.slots, size.tokens) for size in batch] for batch in batches(sizes, 3)]
+    assert shown == [  # places 0 and 5 are the first samples of the two conditions, which are traced
+        [(False, 4, 10), (False, 4, 12), (False, 4, 15)],
+        [(False, 4, 20), (False, 4, 25), (False, 4, 35)],
+        [(False, 4, 40)],
+        [(False, 8, 22)],
+        [(True, 4, 5), (True, 4, 30)],
+    ]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+def test_the_shares_of_all_workers_are_every_batch_once(tmp_path, begun, workers):
+    """Nine units and a batch of sixteen are three batches here: traced or not, and two numbers of slots."""
+    curves = (Curve("documents", "0"), Curve("documents", "3", traces=1), Curve("slots", "2", limit=1))
+    study = one_model(conditions=curves, controls=(), batch=16, workers=workers, limit=2)
+    jobs = jobs_of(study)
+    assert engine.batch_count(study, jobs) == 3
+    rows: list = []
+    (tmp_path / "traces").mkdir()
+    for share in range(workers):
+        engine.run_share(
+            study, tmp_path, jobs, {job.unit for job in jobs}, lambda _, done: rows.extend(done), share, workers
+        )
+    assert len(begun) == 3
+    assert sorted(row.unit.parts for row in rows) == sorted(job.unit.parts for job in jobs)
+
+
+def test_what_is_left_is_run_in_the_batches_of_the_full_plan(tmp_path, begun):
+    study = one_model()
+    run_study(study, tmp_path)
+    whole = [list(batch) for batch in begun]
+    assert [len(batch) for batch in whole] == [2] * 5
+    begun.clear()
+    database = sqlite3.connect(tmp_path / "results.sqlite")
+    with database:
+        for batch in whole[:4]:  # one unit of each
+            database.execute(
+                "DELETE FROM results WHERE model = ? AND task = ? AND condition = ? AND sample = ? AND control = ?",
+                batch[1].parts,
+            )
+    database.close()
+    assert run_study(study, tmp_path).done_now == 4
+    assert begun == [[batch[1]] for batch in whole[:4]]
+
+
+def test_a_prompt_is_built_once_unless_memory_is_short(tmp_path, begun, built, monkeypatch):
+    study = one_model()
+    first = run_study(study, tmp_path / "kept").run.results()
+    assert len(built) == 10
+    built.clear()
+    shortest = sorted(first.filter(control="")["prompt_tokens"])
+    monkeypatch.setattr(engine, "KEPT_TOKENS", shortest[0] + shortest[1])  # all of one sample or two, no more
+    again = run_study(study, tmp_path / "short").run.results()
+    assert 10 + 8 <= len(built) < 10 + 10
+    assert again.equals(first)
+    built.clear()
+    run_study(study, tmp_path / "kept")
+    assert built == []
+
+
+def test_a_batch_that_fails_is_run_one_by_one_and_only_the_wrong_sample_fails():
+    study = one_model()
+    jobs = jobs_of(study)[:3]
+    model = Loading(study.models[0], False, tuple(jobs)).load()
+    template = answering.choose_template(study, model, jobs)
+    batch = [answering.prepare(study, model, template, job) for job in jobs]
+    sampler = answering.build_sampler(study, study.models[0], model, 4)
+    alone = [answering.answer(study, model, sampler, [prepared])[0].row for prepared in batch]
+    assert batch[1].prompt is not None
+    ids = batch[1].prompt.ids.copy()
+    ids[2] = 10**6  # a token that the model does not have
+    wrong = dataclasses.replace(batch[1], prompt=dataclasses.replace(batch[1].prompt, ids=ids))
+    rows = [found.row for found in answering.answer(study, model, sampler, [batch[0], wrong, batch[2]])]
+    assert [row.unit for row in rows] == [job.unit for job in jobs]
+    assert (rows[0], rows[2]) == (alone[0], alone[2]) and rows[0].prediction
+    assert rows[1].error and "1000000" in rows[1].error and rows[1].prediction is None is rows[1].accuracy
+
+
+def test_a_worker_that_dies_is_noticed_and_what_is_done_is_kept(tmp_path):
+    study = one_model(workers=2, batch=1, limit=20)
+    done_before = []
+
+    def kill_workers(what, done, total):
+        if what == "twin-llada" and not done_before:
+            done_before.append(done)
+            for child in multiprocessing.active_children():
+                child.kill()
+
+    with pytest.raises(UserError, match="A worker process ended before its work was done; what is done is kept"):
+        run_study(study, tmp_path / "run", notify=kill_workers)
+    assert multiprocessing.active_children() == []
+    again = run_study(dataclasses.replace(study, workers=1), tmp_path / "run")
+    assert 0 < again.done_now < 40 and again.failed == 0
+    assert again.run.results().height == again.units
+
+
+def test_a_sentence_of_a_worker_stops_the_run(tmp_path):
+    study = one_model(workers=2, models=(ModelPlan("twin-llada", sampler={"block": 3}),))
+    with pytest.raises(UserError, match="'twin-llada' with 4 slots"):
+        run_study(study, tmp_path / "run")
+
+
+def test_a_trace_that_was_moved_away_is_made_again_to_the_same_values(outcome, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(outcome.run.folder, folder)
+    path = folder / outcome.run.traces()[0].relative_to(outcome.run.folder)
+    before = fs.Trace.load(outcome.run.traces()[0])
+    path.unlink()
+    assert run_study(outcome.run.study, folder).done_now == 1
+    after = fs.Trace.load(path)
+    assert after.metadata == before.metadata and (after.canvas == before.canvas).all()
+    assert abs(after.received - before.received).max() < 1e-3
