@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from floatscope.errors import UserError
-from floatscope.validation import Mistake, mistakes_in, read_toml, validated
+from floatscope.validation import Mistake, key_lines, mistakes_in, read_toml, validated
 
 
 @dataclass(frozen=True)
@@ -92,3 +92,9 @@ def test_a_file_that_is_no_toml_is_one_sentence(tmp_path):
             read_toml(path)
     with pytest.raises(UserError, match=r"other\.toml cannot be read: No such file"):
         read_toml(tmp_path / "other.toml")
+
+
+def test_lines_of_keys_survive_brackets_in_values():
+    lines = key_lines('a = "x]["\nb = [\n  1,  # [\n  "c = 3",\n]\nc = 1\n[t]\nd = 1\n[[u]]\n[[u]]\ne = {f = 1}\n')
+    assert lines[("a",)] == 1 and lines[("c",)] == 6 and lines[("t", "d")] == 8
+    assert lines[("u", 1)] == 10 and lines[("u", 1, "e")] == 11

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from floatscope.study import answering
+from floatscope.study.plan import read_study
 from floatscope.study.running import run_study
-from floatscope.study.study_file import read_study
 
 PATIENCE = 900
 

@@ -142,6 +142,7 @@ def test_a_batch_that_fails_is_run_one_by_one_and_only_the_wrong_sample_fails():
     assert rows[1].error and "1000000" in rows[1].error and rows[1].prediction is None is rows[1].accuracy
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_noticed_and_what_is_done_is_kept(tmp_path):
     study = one_model(workers=2, batch=1, limit=20)
     done_before = []
@@ -160,6 +161,7 @@ def test_a_worker_that_dies_is_noticed_and_what_is_done_is_kept(tmp_path):
     assert again.run.results().height == again.units
 
 
+@pytest.mark.slow
 def test_a_sentence_of_a_worker_stops_the_run(tmp_path):
     study = one_model(workers=2, models=(ModelPlan("twin-llada", sampler={"block": 3}),))
     with pytest.raises(UserError, match="'twin-llada' with 4 slots"):

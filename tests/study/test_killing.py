@@ -12,8 +12,7 @@ from collections import Counter
 
 import pytest
 
-from floatscope.study.plan import Curve, ModelPlan, TaskPlan
-from floatscope.study.study_file import write_study
+from floatscope.study.plan import Curve, ModelPlan, TaskPlan, write_study
 from tests.study.killing import PATIENCE, begun, run_and_log
 from tests.study.small_studies import small_study
 

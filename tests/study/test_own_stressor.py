@@ -48,7 +48,7 @@ STRESSORS.add("echo", Stressor(
 '''
 TABLE = """
 import sys
-from floatscope.study.run import Run
+from floatscope.study.store import Run
 run = Run(sys.argv[1])
 run.results().write_parquet(sys.argv[2])
 print([dict(curve.options) for curve in run.study.conditions])

@@ -57,7 +57,7 @@ def study(
     retry
         Run units again that failed before.
     """
-    from floatscope.study.study_file import SHIPPED, find_study, read_study
+    from floatscope.study.plan import SHIPPED, find_study, read_study
 
     file = find_study(study)
     plan = read_study(file)

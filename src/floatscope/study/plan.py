@@ -1,32 +1,31 @@
 """The plan of a study: models, tasks, conditions, settings, traces, controls, analyses. Frozen data that runs nothing.
 
-Each class is a table of the TOML file, each field a key of it; `study_file` reads and writes them.
+Each class is a table of the study's TOML file, each field a key of it; at the end, files are read and written.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from floatscope.errors import UserError
 from floatscope.qa.stressors import BASELINES, STRESSORS, Condition
+from floatscope.qa.stressors.stressor import NoOptions
+from floatscope.registry import did_you_mean
+from floatscope.validation import Mistake, mistakes_in, read_toml, validated
 
 WORLD = "world"
 UNTRAINED, NULL_QUERY, GUESS = "untrained", "null_query", "guess"
-CONTROLS = (UNTRAINED, NULL_QUERY)
+CONTROL_PASSES = (UNTRAINED, NULL_QUERY)
 RETRIEVERS = ("bm25", "dense")
 DOCUMENTS = "documents"
-
-
-class PlanError(UserError):
-    """A mistake in a plan, with the path of the key it is about, so that a file's line can be named."""
-
-    def __init__(self, sentence: str, *key: str | int) -> None:
-        super().__init__(sentence)
-        self.key = key
+SHIPPED = Path(__file__).parent / "studies"
+PARTS = ("models", "tasks", "conditions")
+"""Keys of a study that are lists of tables."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +51,11 @@ class ModelPlan:
 
     def __post_init__(self) -> None:
         if not self.name.strip():
-            raise PlanError("A model needs a name.", "name")
+            raise Mistake("A model needs a name.", "name")
         if not self.source:
             object.__setattr__(self, "source", self.name)
         if self.device is not None and self.device_map is not None:
-            raise PlanError("Give device or device_map, not both.", "device_map")
+            raise Mistake("Give device or device_map, not both.", "device_map")
         if self.sampler:
             _check_sampler(self.sampler)
 
@@ -84,15 +83,15 @@ class TaskPlan:
 
     def __post_init__(self) -> None:
         if not self.source.strip():
-            raise PlanError("A task needs a source.", "source")
+            raise Mistake("A task needs a source.", "source")
         if not self.name:
             plain = (self.kind or WORLD) if self.from_world else self.source
             object.__setattr__(self, "name", plain if plain.startswith("hf:") else Path(plain).name.split(".")[0])
         if self.retriever.partition(":")[0] not in RETRIEVERS:
-            hint = nearest(self.retriever, RETRIEVERS)
-            raise PlanError(f"There is no retriever {self.retriever!r}: {hint}.", "retriever")
+            hint = did_you_mean(self.retriever, RETRIEVERS)
+            raise Mistake(f"There is no retriever {self.retriever!r}: {hint}.", "retriever")
         if self.retrieve is not None and self.corpus is None:
-            raise PlanError(f"The task {self.name!r} retrieves documents: say from which corpus.", "retrieve")
+            raise Mistake(f"The task {self.name!r} retrieves documents: say from which corpus.", "retrieve")
         for key in ("retrieve", "limit"):
             _check_least(getattr(self, key), 1, key, f"The task {self.name!r}")
         if self.from_world:
@@ -103,10 +102,10 @@ class TaskPlan:
 
         for key in ("shape", "corpus", "retrieve"):
             if getattr(self, key) is not None:
-                raise PlanError(f"The task {self.name!r} is the world's and takes no {key}.", key)
+                raise Mistake(f"The task {self.name!r} is the world's and takes no {key}.", key)
         if self.kind not in KINDS:
-            hint = nearest(str(self.kind), KINDS)
-            raise PlanError(f"The world makes no samples of kind {self.kind!r}: {hint}.", "source")
+            hint = did_you_mean(str(self.kind), KINDS)
+            raise Mistake(f"The world makes no samples of kind {self.kind!r}: {hint}.", "source")
 
     @property
     def from_world(self) -> bool:
@@ -152,23 +151,23 @@ class Curve:
         try:
             self.conditions  # noqa: B018  a mistake in the values is found here
         except UserError as error:
-            raise PlanError(str(error), "values") from error
+            raise Mistake(str(error), "values") from error
 
     def _write_out_options(self) -> None:
         row = STRESSORS[self.stressor]
         defaults = {part.name: part.default for part in fields(row.options)}
         if taken := [part.name for part in fields(self) if part.name in defaults]:
-            raise PlanError(
+            raise Mistake(
                 f"The option {taken[0]!r} of {self.stressor!r} is a key of every curve: rename it.", "stressor"
             )
         for key, value in self.options.items():
             if key not in defaults:
-                hint = nearest(key, defaults)
-                raise PlanError(f"The stressor {self.stressor!r} has no option {key!r}: {hint}.", key)
+                hint = did_you_mean(key, defaults)
+                raise Mistake(f"The stressor {self.stressor!r} has no option {key!r}: {hint}.", key)
             try:
                 row.options(**{key: value})  # alone, so that a mistake is told with its key
             except UserError as error:
-                raise PlanError(str(error), key) from error
+                raise Mistake(str(error), key) from error
         object.__setattr__(self, "options", defaults | dict(self.options))
 
     @property
@@ -224,7 +223,7 @@ class Study:
     """Traces to keep of each model, task and condition, where a condition says nothing else."""
     keep: Literal["compact", "groups", "heads"] = "compact"
     """How much a trace holds."""
-    controls: tuple[str, ...] = CONTROLS
+    controls: tuple[str, ...] = CONTROL_PASSES
     """Control passes for samples that are traced: untrained, null_query."""
     analyses: tuple[str, ...] = ()
     """Analyses of the traces, by name; "all" is every one."""
@@ -233,13 +232,13 @@ class Study:
     def __post_init__(self) -> None:
         for key, parts in (("models", self.models), ("tasks", self.tasks)):
             if not parts:
-                raise PlanError(f"A study needs {key}: name at least one.", key)
+                raise Mistake(f"A study needs {key}: name at least one.", key)
             names = [part.name for part in parts]
             for number, name in enumerate(names):
                 if name in names[:number]:
-                    raise PlanError(f"Two {key} are called {name!r}: give each its own name.", key, number, "name")
+                    raise Mistake(f"Two {key} are called {name!r}: give each its own name.", key, number, "name")
         if not self.conditions:
-            raise PlanError(
+            raise Mistake(
                 'A study needs conditions, such as stressor = "documents" with values = [0, 5].', "conditions"
             )
         for key, least in (
@@ -252,7 +251,7 @@ class Study:
             ("traces", 0),
         ):
             _check_least(getattr(self, key), least, key, "The study")
-        _check_names(self.controls, CONTROLS, "control", "controls")
+        _check_names(self.controls, CONTROL_PASSES, "control", "controls")
         self._resolve_analyses()
         self._check_curves()
 
@@ -263,7 +262,7 @@ class Study:
             object.__setattr__(self, "analyses", tuple(ANALYSES))
         _check_names(self.analyses, ANALYSES, "analysis", "analyses")
         if self.analyses and not any(self.traces_of(curve) for curve in self.conditions):
-            raise PlanError("Analyses need traces, and this study keeps none: set traces.", "analyses")
+            raise Mistake("Analyses need traces, and this study keeps none: set traces.", "analyses")
 
     def _check_curves(self) -> None:
         known = {task.name: task for task in self.tasks}
@@ -271,8 +270,8 @@ class Study:
         for number, curve in enumerate(self.conditions):
             for name in curve.tasks:
                 if name not in known:
-                    raise PlanError(
-                        f"There is no task {name!r} in this study: {nearest(name, known)}.",
+                    raise Mistake(
+                        f"There is no task {name!r} in this study: {did_you_mean(name, known)}.",
                         "conditions",
                         number,
                         "tasks",
@@ -282,7 +281,7 @@ class Study:
                 for condition in curve.conditions:
                     first = seen.setdefault((task.name, condition.name), number)
                     if first != number:
-                        raise PlanError(
+                        raise Mistake(
                             f"The condition {condition.name!r} of the task {task.name!r} comes twice.",
                             "conditions",
                             number,
@@ -316,18 +315,11 @@ class Study:
         return slots if self.steps is None else max(1, round(self.steps * slots / self.slots))
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an error sentence: the nearest known name if there is one, and all that are known."""
-    names = list(known)
-    close = get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"{f'did you mean {close[0]!r}? ' if close else ''}Known are {', '.join(names)}"
-
-
 def _check_fit(curve: Curve, task: TaskPlan, number: int) -> None:
     """Stressors that need a number of gold documents which the task is known not to have."""
     needed, there = STRESSORS[curve.stressor].gold_documents, task.gold_documents
     if needed is not None and there is not None and needed != there:
-        raise PlanError(
+        raise Mistake(
             f"The stressor {curve.stressor!r} needs {needed} gold document{'s' * (needed > 1)} in a sample, and the "
             f"task {task.name!r} has {there}: say for which tasks it is, with tasks.",
             "conditions", number, "tasks",
@@ -340,27 +332,110 @@ def _check_sampler(settings: Mapping[str, Any]) -> None:
 
     name = settings.get("name")
     if name is not None and name not in SAMPLERS:
-        raise PlanError(f"There is no sampler {name!r}: {nearest(str(name), SAMPLERS)}.", "sampler", "name")
+        raise Mistake(f"There is no sampler {name!r}: {did_you_mean(str(name), SAMPLERS)}.", "sampler", "name")
     chosen = [SAMPLERS[name]] if name else list(SAMPLERS.values())
     known = dict.fromkeys(part.name for sampler in chosen for part in fields(sampler))
     for taken, instead in (("length", "slots"), ("steps", "steps"), ("seed", "seed")):
         known.pop(taken, None)
         if taken in settings:
-            raise PlanError(f"The sampler's {taken} is set for the whole study, as {instead!r}.", "sampler", taken)
+            raise Mistake(f"The sampler's {taken} is set for the whole study, as {instead!r}.", "sampler", taken)
     for key in settings:
         if key != "name" and key not in known:
             whose = f"The sampler {name!r}" if name else "No sampler"
-            raise PlanError(
-                f"{whose} has {'no' if name else 'a'} setting {key!r}: {nearest(key, known)}.", "sampler", key
+            raise Mistake(
+                f"{whose} has {'no' if name else 'a'} setting {key!r}: {did_you_mean(key, known)}.", "sampler", key
             )
 
 
 def _check_names(names: Iterable[str], known: Iterable[str], what: str, key: str) -> None:
     for name in names:
         if name not in known:
-            raise PlanError(f"There is no {what} {name!r}: {nearest(name, known)}.", key)
+            raise Mistake(f"There is no {what} {name!r}: {did_you_mean(name, known)}.", key)
 
 
 def _check_least(value: int | None, least: int, key: str, owner: str) -> None:
     if value is not None and value < least:
-        raise PlanError(f"{owner} has {key} = {value}: it must be at least {least}.", key)
+        raise Mistake(f"{owner} has {key} = {value}: it must be at least {least}.", key)
+
+
+def find_study(name: str | Path) -> Path:
+    """The file of a study: a path, or the name of one that comes with the package."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        if not path.is_file():
+            raise UserError(f"There is no study file {path}.")
+        return path
+    known = {file.stem: file for file in sorted(SHIPPED.glob("*.toml"))}
+    if str(name) not in known:
+        raise UserError(f"There is no study {str(name)!r}: {did_you_mean(str(name), known)}; or give a .toml file.")
+    return known[str(name)]
+
+
+def read_study(path: str | Path) -> Study:
+    """The study of a TOML file; every mistake is a sentence with its line."""
+    path = Path(path)
+    table = read_toml(path)
+    with mistakes_in(path):
+        if isinstance(curves := table.get("conditions"), list):
+            table["conditions"] = [
+                _read_curve(curve, number) if isinstance(curve, dict) else curve for number, curve in enumerate(curves)
+            ]
+        return validated(Study, table, "a study")
+
+
+def _read_curve(table: dict[str, Any], number: int) -> Curve:
+    """A curve of a table that has the keys of every curve and, beside them, its stressor's options.
+
+    Options of other stressors say nothing here: older versions wrote all of them into the study of a run.
+    """
+    name = table.get("stressor")
+    try:
+        if isinstance(name, str):  # told first, since it decides which keys there are
+            _check_names((name,), STRESSORS, "stressor", "stressor")
+        own = STRESSORS[name].options if isinstance(name, str) else NoOptions
+        common = [part for part in fields(Curve) if part.name != "options"]
+        hints = get_type_hints(Curve) | get_type_hints(own)
+        keys = [(p.name, hints[p.name], field(default=p.default)) for p in (*common, *fields(own))]
+        others = {part.name for row in STRESSORS.values() for part in fields(row.options)} - {key for key, *_ in keys}
+        given = {key: value for key, value in table.items() if key not in others}
+        if isinstance(values := given.get("values"), list | int) and not isinstance(values, bool):
+            given["values"] = ",".join(map(str, values)) if isinstance(values, list) else str(values)
+        read = asdict(validated(make_dataclass("Table", keys, kw_only=True), given, "[conditions]"))
+        return Curve(options={part.name: read.pop(part.name) for part in fields(own)}, **read)
+    except Mistake as error:
+        raise Mistake(str(error), "conditions", number, *error.key) from error
+
+
+def write_study(study: Study) -> str:
+    """The study as TOML text, all values written out; `read_study` gives the same study again."""
+    lines = [f"{name} = {_value(value)}" for name, value in _plain(study).items() if name not in PARTS]
+    for key in PARTS:
+        for part in getattr(study, key):
+            lines += ["", f"[[{key}]]", *(f"{name} = {_value(value)}" for name, value in _plain(part).items())]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(part: Any) -> dict[str, Any]:
+    """Field values that a file can hold; what is None is left out."""
+    values = {field.name: getattr(part, field.name) for field in fields(part)}
+    if isinstance(part, Curve):
+        values |= values.pop("options")
+    return {name: value for name, value in values.items() if value is not None and value != {}}
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, PromptPlan):
+        value = _plain(value)
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_name(key)} = {_value(item)}' for key, item in value.items())} }}"
+    return repr(value)
+
+
+def _name(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)

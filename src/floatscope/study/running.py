@@ -11,7 +11,7 @@ from floatscope.errors import UserError
 from floatscope.files import replace_text, replacing
 from floatscope.study.analyses import TABLES, run_analyses
 from floatscope.study.engine import Loading, loadings, missing_units, run_guesses, run_shares
-from floatscope.study.plan import Study
+from floatscope.study.plan import Study, read_study, write_study
 from floatscope.study.store import (
     LOCK,
     STUDY_FILE,
@@ -24,7 +24,6 @@ from floatscope.study.store import (
     refuse_changes,
     write_manifest,
 )
-from floatscope.study.study_file import read_study, write_study
 from floatscope.study.units import load_task, plan_jobs
 
 Notify = Callable[[str, int, int], None]

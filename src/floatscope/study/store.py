@@ -21,8 +21,7 @@ from floatscope import __version__
 from floatscope.errors import UserError
 from floatscope.files import PARTIAL, file_hash, read_json, replace_json
 from floatscope.qa.stressors import Label, label_types
-from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, Study
-from floatscope.study.study_file import read_study
+from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, Study, read_study
 from floatscope.study.units import Unit, storable
 
 if TYPE_CHECKING:

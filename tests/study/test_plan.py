@@ -4,8 +4,17 @@ import pytest
 
 from floatscope.errors import UserError
 from floatscope.models.adapters import SHIPPED_FORKS
-from floatscope.study.plan import Curve, ModelPlan, PromptPlan, Study, TaskPlan
-from floatscope.study.study_file import SHIPPED, find_study, key_lines, read_study, write_study
+from floatscope.study.plan import (
+    SHIPPED,
+    Curve,
+    ModelPlan,
+    PromptPlan,
+    Study,
+    TaskPlan,
+    find_study,
+    read_study,
+    write_study,
+)
 
 TEXT = """\
 name = "mine"            # a comment with [brackets] and a = sign
@@ -101,7 +110,7 @@ def test_what_is_written_is_read_again(tmp_path):
         ('source = "world:twohop"', 'source = "world"\ncorpus = "a.json"', 25, "takes no corpus"),
         ('stressor = "position"', 'stressor = "positoin"', 31, "did you mean 'position'?"),
         ('stressor = "position"', 'stressor = "own"\nmine = 1', 31, "no stressor 'own'"),
-        ('stressor = "position"', "stressor = []", 31, "stressor should be text, not []"),
+        ('stressor = "position"', "stressor = []", 31, "stressor should be a text, not []"),
         ('stressor = "position"\n', "", 30, "needs the key 'stressor'"),
         ('values = "all"', 'values = "9"', 32, "no place 9 among 5"),
         ('tasks = ["rag"]', 'tasks = ["rga"]', 33, "did you mean 'rag'?"),
@@ -131,13 +140,7 @@ def test_what_is_no_toml_is_told_with_its_place(tmp_path):
     with pytest.raises(UserError, match=r"not valid TOML: .*line 2"):
         read(tmp_path, 'name = "x"\nseed = = 3\n')
     with pytest.raises(UserError, match=r"write \[\[models\]\]"):
-        read(tmp_path, TEXT.replace("[[models]]", "[models]", 1).replace('[[models]]\nname = "other"', "[other]"))
-
-
-def test_lines_of_keys_survive_brackets_in_values():
-    lines = key_lines('a = "x]["\nb = [\n  1,  # [\n  "c = 3",\n]\nc = 1\n[t]\nd = 1\n[[u]]\n[[u]]\ne = {f = 1}\n')
-    assert lines[("a",)] == 1 and lines[("c",)] == 6 and lines[("t", "d")] == 8
-    assert lines[("u", 1)] == 10 and lines[("u", 1, "e")] == 11
+        read(tmp_path, 'name = "x"\n[models]\nname = "twin-arm"\n')
 
 
 def test_the_shipped_studies_are_valid_and_found_by_name():
