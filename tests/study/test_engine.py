@@ -130,7 +130,7 @@ def test_a_batch_that_fails_is_run_one_by_one_and_only_the_wrong_sample_fails():
     model = Loading(study.models[0], False, tuple(jobs)).load()
     template = answering.choose_template(study, model, jobs)
     batch = [answering.prepare(study, model, template, job) for job in jobs]
-    sampler = answering.build_sampler(study, study.models[0], model, 4)
+    sampler = answering.build_sampler(study, study.models[0], model.family, 4)
     alone = [answering.answer(study, model, sampler, [prepared])[0].row for prepared in batch]
     assert batch[1].prompt is not None
     ids = batch[1].prompt.ids.copy()

@@ -10,8 +10,8 @@ import pytest
 from floatscope.report.headline import headline_html
 from floatscope.report.tables import write_tables
 from floatscope.study.reporting import gather, ordered_models, tables_text, write_report
-from floatscope.study.run import Run
 from floatscope.study.scores import table_notes
+from floatscope.study.store import Run
 from tests.study.small_studies import small_study  # noqa: F401  the study behind `outcome`
 
 

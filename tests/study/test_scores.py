@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from floatscope.study.run import Run
 from floatscope.study.scores import METRICS, score_frame, table_notes
+from floatscope.study.store import Run
 
 LABELS = {"documents": pl.Int64, "place": pl.Int64, "level": pl.Int64, "slots": pl.Int64} | dict.fromkeys(
     ("kind", "gold", "layout", "value", "placement"), pl.String
