@@ -16,15 +16,15 @@ import numpy as np
 
 import floatscope as fs
 from floatscope.models.model import Model
-from floatscope.twins.architecture import load_parent, save_twin
-from floatscope.twins.tokenizer import make_tokenizer
+from floatscope.models.twins import save_twin
 
 SLOTS = 8
 
 
 def parent_with_full_visibility(folder: Path) -> Model:
     """The parent's weights in Dream's dialect: the same function of its inputs, but for who sees whom."""
-    save_twin("dream", load_parent(), make_tokenizer(), folder)
+    parent = fs.load("twin-parent")
+    save_twin("dream", parent.backbone, parent.tokenizer, folder)
     return fs.load(folder)
 
 

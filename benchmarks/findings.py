@@ -42,14 +42,14 @@ from floatscope.probe.attention import Geometry, Probe, probing
 from floatscope.probe.kernel import LayerStatistics
 from floatscope.probe.layout import Layout
 from floatscope.qa.samples import Sample
+from floatscope.qa.world import World
+from floatscope.qa.world.vocabulary import MASK_ID
 from floatscope.report.drawing import save_figure
 from floatscope.report.heatmaps import trace_heatmaps
 from floatscope.statistics import bootstrap_mean
 from floatscope.study.analyses import RunTraces, read_analyses
 from floatscope.study.store import Run
 from floatscope.traces import Trace
-from floatscope.twins.tokenizer import MASK_ID
-from floatscope.twins.world import World
 
 DOCUMENTS = 5
 SINK_FROM = 3  # the layer, counted from 0, from which on the parent has its sink

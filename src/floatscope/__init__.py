@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from floatscope.models.loading import load
     from floatscope.models.model import Model
     from floatscope.models.visibility import Visibility
+    from floatscope.qa import world
     from floatscope.qa.prompts import build_prompt
     from floatscope.qa.samples import Document, Sample
     from floatscope.traces import Trace, import_reference
     from floatscope.tracing import trace
-    from floatscope.twins import world
 
 __version__ = "0.1.0"
 
@@ -57,7 +57,7 @@ _WHERE = {
     "import_reference": "traces",
     "load": "models.loading",
     "trace": "tracing",
-    "world": "twins",
+    "world": "qa",
 }
 
 __all__ = [  # noqa: RUF022  the order of the public API: load, decode, trace, ask, errors

@@ -16,9 +16,9 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 import floatscope as fs
+from floatscope.qa.world import World
 from floatscope.report.page import build_page
 from floatscope.traces import Trace
-from floatscope.twins.world import World
 from tests.report.making import MODELS, made_content
 
 PATIENCE = 60  # seconds until what a test expects has to be there: a busy machine is no failure

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 import floatscope as fs
 from floatscope.live.server import LiveServer
-from floatscope.twins.world import World
+from floatscope.qa.world import World
 from tests.browser.conftest import Opener, eventually
 from tests.live.serving import serving
 

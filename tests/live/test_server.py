@@ -20,7 +20,7 @@ from floatscope import cli
 from floatscope.analysis.anchors import detect
 from floatscope.live.requests import Limits
 from floatscope.live.server import FILES, LiveServer
-from floatscope.twins.world import World
+from floatscope.qa.world import World
 from tests.live.serving import run_job, send, serving, start_job, wait_until
 
 SAMPLE = World(0).samples("rag", 1, documents=3)[0]

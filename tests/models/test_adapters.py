@@ -12,7 +12,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 
 import floatscope as fs
-from floatscope.models import adapters
+from floatscope.models import shipped
 from floatscope.models.adapters import Fork, parent_hash, read_fork, write_fork
 from floatscope.models.loading import locate
 from floatscope.models.pulling import RECEIPT, parent_folder
@@ -263,10 +263,10 @@ def test_parents_of_another_kind(parent: Path, tmp_path: Path) -> None:
 
 
 def test_names_of_shipped_forks(parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapters, "SHIPPED_FOLDER", tmp_path)
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     monkeypatch.setenv("FLOATSCOPE_CACHE", str(tmp_path / "cache"))
     for name in ("smollm2-dream", "smollm2-dream-untrained"):
-        with pytest.raises(fs.UserError, match="the adapter of smollm2-dream is not in this version"):
+        with pytest.raises(fs.UserError, match=f"no model at '{name}'"):
             fs.load(name)
     folder = make_adapter(tmp_path / "smollm2-dream", parent)
     write_fork(folder, Fork("smollm2-135m", "dream", MASK, parent_hash(parent)))

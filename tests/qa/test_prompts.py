@@ -12,7 +12,7 @@ from floatscope.errors import UserError
 from floatscope.qa.prompts import build_prompt
 from floatscope.qa.samples import Document
 from floatscope.qa.templates import parse_template, read_template
-from floatscope.twins.tokenizer import make_tokenizer
+from floatscope.qa.world.vocabulary import make_tokenizer
 from tests.qa.tokenizers_made import AROUND, TOKENIZERS
 
 WILD = [

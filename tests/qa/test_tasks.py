@@ -14,9 +14,8 @@ from floatscope.qa.stressors import BASELINES, STRESSORS, stress
 from floatscope.qa.stressors.noise import NoiseOptions
 from floatscope.qa.stressors.position import PlacingOptions
 from floatscope.qa.tasks import POOL_SAMPLES, WORLD_SAMPLES, read_task
-from floatscope.twins.kinds import KINDS
-from floatscope.twins.tokenizer import make_tokenizer
-from floatscope.twins.world import World
+from floatscope.qa.world import KINDS, World
+from floatscope.qa.world.vocabulary import make_tokenizer
 
 STRESS = {
     "documents": "0,5,8",

@@ -3,7 +3,7 @@
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from floatscope.twins.tokenizer import make_tokenizer
+from floatscope.qa.world.vocabulary import make_tokenizer
 
 CORPUS = [
     "Document 1: The Silver River. It was born in Port Alden.\nQuestion: Who, where?\nAnswer:",

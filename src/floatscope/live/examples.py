@@ -3,8 +3,9 @@
 from collections.abc import Collection
 from typing import Any
 
+from floatscope.models.shipped import UNTRAINED
 from floatscope.qa.samples import Document, Sample
-from floatscope.twins.world import World
+from floatscope.qa.world import World
 
 TWINS = ("twin-llada", "twin-dream", "twin-arm")
 _EACH = 6
@@ -41,7 +42,7 @@ _EVERYDAY = (
 
 def is_twin(name: str) -> bool:
     """Whether a model knows the words of the twins' world only."""
-    return name.removesuffix("-untrained") in (*TWINS, "twin-parent")
+    return name.removesuffix(f"-{UNTRAINED}") in (*TWINS, "twin-parent")
 
 
 def sample_groups(models: Collection[str]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Forks: a parent's weights plus a small adapter (LoRA, in PEFT's own files) make another model of it.
 
 The matrices are added to the parent's weights once, at load, so nothing here needs peft and a fork runs as fast as its
-parent. Training is left to `adapting`, the loading of the parent to `loading`.
+parent. Training is left to others, the loading of the parent to `loading`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ from floatscope.validation import Mistake, mistakes_in, validated
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 FORK, MASK_EMBEDDING = "fork.json", "mask_embedding.safetensors"
-SHIPPED_FORKS = ("smollm2-arm", "smollm2-dream", "smollm2-llada")
-SHIPPED_FOLDER = Path(__file__).parents[1] / "adapting" / "adapters"
-UNTRAINED = "-untrained"
 
 Kind = Literal["arm", "dream", "llada"]
 FAMILY_OF: Mapping[str, str] = {"arm": "causal", "dream": "fork-dream", "llada": "fork-llada"}
@@ -76,27 +73,6 @@ class Fork:
 def is_adapter(path: Path) -> bool:
     """Whether a folder holds an adapter and no checkpoint of its own."""
     return (path / ADAPTER_CONFIG).is_file()
-
-
-def shipped_adapter(name: str) -> Path | None:
-    """The folder of an adapter that comes with the package; None if no fork has this name."""
-    if name not in SHIPPED_FORKS:
-        return None
-    if not is_adapter(SHIPPED_FOLDER / name):
-        raise UserError(
-            f"the adapter of {name} is not in this version of the package: make one with `floatscope adapt` "
-            "(docs/howto/real_twins.md)"
-        )
-    return SHIPPED_FOLDER / name
-
-
-def before_training(source: str | Path) -> str | None:
-    """The fork that an "...-untrained" means: the same parent, visibility and mask token, and no adapter."""
-    name = str(source)
-    fork = name.removesuffix(UNTRAINED)
-    if fork == name or Path(name).expanduser().exists():
-        return None
-    return fork if fork in SHIPPED_FORKS or is_adapter(Path(fork).expanduser()) else None
 
 
 def adapter_files(folder: Path) -> list[Path]:

@@ -6,7 +6,6 @@ is its parent, loaded so, with an adapter added by `adapters`.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -16,18 +15,15 @@ from typing import Any
 
 import torch
 
-from floatscope.cache import cache_folder
 from floatscope.errors import UserError
-from floatscope.files import making_folder, read_json
+from floatscope.files import read_json
 from floatscope.models.adapters import (
     Fork,
     adapter_files,
-    before_training,
     check_parent,
     is_adapter,
     merge,
     read_fork,
-    shipped_adapter,
 )
 from floatscope.models.calls import refuse_mismatch, transformers_call
 from floatscope.models.check import require
@@ -35,7 +31,9 @@ from floatscope.models.families import Family, get_family, recognise
 from floatscope.models.gguf import load_gguf
 from floatscope.models.model import Model
 from floatscope.models.pulling import HUB_PATTERNS, find_parent
+from floatscope.models.shipped import UNTRAINED, shipped
 from floatscope.models.tokenizer import load_tokenizer
+from floatscope.models.twins import untrained_twin
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
@@ -128,22 +126,32 @@ class Place:
 
 def locate(source: str | Path) -> Place:
     """The checkpoint of a source, or its adapter and its parent."""
-    fork_name = before_training(source)
-    path = resolve(fork_name or source)
+    trained = before_training(source)
+    path = resolve(trained or source)
     if not is_adapter(path):
-        return Place(str(source), path)
+        return Place(str(source), untrained_twin(path) if trained else path)
     fork = read_fork(path)
-    parent = resolve(fork.parent)
-    if is_adapter(parent):
+    if is_adapter(resolve(before_training(fork.parent) or fork.parent)):
         raise UserError(f"{source}: its parent {fork.parent} is an adapter too: merge that one first (adapt --merge)")
-    return Place(str(source), parent, fork, None if fork_name else path)
+    return Place(str(source), locate(fork.parent).weights, fork, None if trained else path)
+
+
+def before_training(source: str | Path) -> str | None:
+    """The model whose control "NAME-untrained" is; None for any other source.
+
+    The control of a twin has random weights; that of a fork is its parent, with the fork's visibility and mask token.
+    """
+    name = str(source).removesuffix(f"-{UNTRAINED}")
+    if name == str(source):
+        return None
+    of_adapter = is_adapter(Path(name).expanduser()) and not Path(source).expanduser().exists()
+    return name if name in shipped() or of_adapter else None
 
 
 def resolve(source: str | Path) -> Path:
     """The local folder or file of a checkpoint or an adapter; a hub id is downloaded into the hub's cache."""
-    for find in (_shipped, shipped_adapter, find_parent):
-        if (found := find(str(source))) is not None:
-            return found
+    if (found := shipped().get(str(source)) or find_parent(str(source))) is not None:
+        return found
     path = Path(source).expanduser()
     if path.suffix == ".gguf" and path.is_file():
         return path
@@ -161,25 +169,6 @@ def resolve(source: str | Path) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"no folder {source!r} here, and the hub did not give it: {reason}") from error
-
-
-def _shipped(name: str) -> Path | None:
-    """The folder of a twin that comes with the package; an untrained one is made from its seed and cached."""
-    from floatscope.twins import architecture
-    from floatscope.twins.architecture import SHIPPED, WEIGHTS, write_untrained
-
-    trained = name.removesuffix("-untrained")
-    if trained not in SHIPPED:
-        return None
-    if name == trained:
-        return WEIGHTS / name
-    maker = (Path(architecture.__file__), WEIGHTS / trained / "tokenizer.json")
-    key = hashlib.sha256(b"".join(path.read_bytes() for path in maker)).hexdigest()[:16]
-    folder = cache_folder() / "twins" / key / name
-    if not folder.is_dir():
-        with making_folder(folder) as made:
-            write_untrained(trained, made)
-    return folder
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -6,18 +6,17 @@ from typing import Any
 
 import torch
 
-from floatscope.models.adapters import before_training
-from floatscope.models.loading import load
+from floatscope.models.loading import before_training, load
 from floatscope.models.model import Model
-from floatscope.twins.architecture import SHIPPED
+from floatscope.models.shipped import UNTRAINED
 
 SEED = 0
 
 
 def load_untrained(source: str, **settings: Any) -> Model:
     """The model before training: a twin's or a fork's own untrained version, or the checkpoint's weights drawn anew."""
-    untrained = f"{source}-untrained"
-    if source in SHIPPED or before_training(untrained) is not None:
+    untrained = f"{source}-{UNTRAINED}"
+    if before_training(untrained) is not None:
         return load(untrained, **settings)
     model = load(source, **settings)
     randomise(model.backbone)

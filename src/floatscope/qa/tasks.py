@@ -18,6 +18,7 @@ from floatscope.qa.readers.hub import PREFIX
 from floatscope.qa.retrieval import BM25Retriever, Recall, Retriever, attach, mark_gold, recall_at
 from floatscope.qa.samples import Document, Sample
 from floatscope.qa.stressors.pool import Pool
+from floatscope.qa.world import KINDS, World
 
 WORLD = "world"
 WORLD_SAMPLES = 200
@@ -80,9 +81,6 @@ def read_task(
 
 def _world_task(source: str, limit: int | None, seed: int, corpus: str | Path | None, retrieve: int | None) -> Task:
     """Samples of the test split; distractors come from them and from others of the same split."""
-    from floatscope.twins.kinds import KINDS
-    from floatscope.twins.world import World
-
     if corpus is not None or retrieve is not None:
         raise UserError("The world brings its own documents: leave out the corpus and the retrieval for it.")
     _, kind, count = (*source.split(":", 2), "", "")[:3]

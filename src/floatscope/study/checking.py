@@ -69,14 +69,11 @@ def _model_lacks(study: Study, plan: ModelPlan) -> str:
 
 def _local_folder(source: str) -> Path | None:
     """Where a model is on this machine: a twin, a path, or the hub's cache; None for a hub id that is not there."""
-    from floatscope.models.adapters import before_training
-    from floatscope.models.loading import resolve
+    from floatscope.models.loading import before_training, resolve
     from floatscope.models.pulling import HUB_PATTERNS
-    from floatscope.twins.architecture import SHIPPED
 
     source = before_training(source) or source
-    named = source.removesuffix("-untrained") in SHIPPED or Path(source).expanduser().exists()
-    if named or source.startswith(".") or re.fullmatch(r"[\w.-]+/[\w.-]+", source) is None:
+    if Path(source).expanduser().exists() or source.startswith(".") or re.fullmatch(r"[\w.-]+/[\w.-]+", source) is None:
         return resolve(source)  # no hub id: this never downloads
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError

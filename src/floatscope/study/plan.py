@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from floatscope.errors import UserError
+from floatscope.models.shipped import UNTRAINED
 from floatscope.qa.stressors import BASELINES, STRESSORS, Condition
 from floatscope.qa.stressors.stressor import NoOptions
 from floatscope.registry import did_you_mean
 from floatscope.validation import Mistake, mistakes_in, read_toml, validated
 
 WORLD = "world"
-UNTRAINED, NULL_QUERY, GUESS = "untrained", "null_query", "guess"
+NULL_QUERY, GUESS = "null_query", "guess"
 CONTROL_PASSES = (UNTRAINED, NULL_QUERY)
 RETRIEVERS = ("bm25", "dense")
 DOCUMENTS = "documents"
@@ -98,7 +99,7 @@ class TaskPlan:
             self._check_world()
 
     def _check_world(self) -> None:
-        from floatscope.twins.kinds import KINDS
+        from floatscope.qa.world import KINDS
 
         for key in ("shape", "corpus", "retrieve"):
             if getattr(self, key) is not None:
@@ -119,7 +120,7 @@ class TaskPlan:
     @property
     def gold_documents(self) -> int | None:
         """How many gold documents each sample has; None where only the data can tell."""
-        from floatscope.twins.kinds import KINDS
+        from floatscope.qa.world import KINDS
 
         if self.kind is None:
             return None

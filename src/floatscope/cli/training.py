@@ -1,0 +1,149 @@
+"""The verbs that train: train makes a twin, adapt forks a pretrained model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from floatscope.cli.shared import progress_bar
+from floatscope.errors import UserError
+
+if TYPE_CHECKING:
+    from floatscope.training.trainer import Listener, Progress
+
+
+def train(
+    *,
+    twin: Literal["parent", "arm", "dream", "llada"],
+    out: Path,
+    parent: Path | None = None,
+    seed: int = 0,
+    samples: int = 500,
+) -> None:
+    """Train a twin into a folder, measure its gates and write its card; run it again to take up a stopped run.
+
+    Example: floatscope train --twin parent --out twins/parent
+
+    Parameters
+    ----------
+    twin
+        parent, arm, dream or llada.
+    out
+        Folder for checkpoint, log, model and card; made if it is not there.
+    parent
+        Folder of a trained parent to fork (arm, dream, llada); default: the one that comes with the package.
+    seed
+        Of the first weights, the stream and the masks; the shipped twins have seed 0.
+    samples
+        Test questions for each gate.
+    """
+    _require_samples(samples)
+    from floatscope.training import runs
+
+    _run(f"training {twin}", lambda tell: runs.train(twin, out, parent=parent, seed=seed, progress=tell), samples)
+
+
+def adapt(
+    parent: str,
+    /,
+    *,
+    to: Literal["dream", "llada", "arm"],
+    data: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=True)],
+    out: Path,
+    steps: int = 150,
+    seed: int = 0,
+    rank: int = 16,
+    window: int = 40,
+    held_out: int = 400,
+    split_only: Annotated[bool, Parameter(negative="")] = False,
+    merge: Annotated[bool, Parameter(negative="")] = False,
+    data_note: str = "",
+    samples: int = 100,
+    device: str | None = None,
+) -> None:
+    """Fork a pretrained ARM by a LoRA adapter, measure it and write its card; run it again to take up a stopped run.
+
+    Example: floatscope adapt smollm2-135m --to dream --data nq.jsonl.gz --out forks/dream
+
+    Parameters
+    ----------
+    parent
+        An ARM: smollm2-135m (after `floatscope pull`), a folder, a .gguf file or a hub id.
+    to
+        dream or llada: a masked diffusion model with shifted logits or without; arm: the same training as an ARM.
+    data
+        Files of questions with answers and gold passages, in any shape that `evaluate` reads.
+    out
+        Folder for checkpoint, log, adapter, card and held-out questions; made if it is not there.
+    steps
+        Batches of 8 sequences, about 1200 tokens each.
+    seed
+        Of the adapter's first weights, the stream and the masks; forks of one seed see the same stream.
+    rank
+        Of the adapter's matrices.
+    window
+        Tokens that a document is cut to.
+    held_out
+        Questions to measure on, not trained on; none of their gold passages is trained on either.
+    split_only
+        Only write OUT/held_out.jsonl: questions that no fork of this data is trained on.
+    merge
+        Write the whole model too, in OUT/merged.
+    data_note
+        A sentence for the card: what the data is, and its licence.
+    samples
+        Held-out questions for each gate.
+    device
+        cpu, cuda, ...; default: a GPU if there is one.
+    """
+    _require_samples(samples)
+    from floatscope.training import runs
+    from floatscope.training.recipe import AdapterRecipe
+
+    recipe = AdapterRecipe(steps=steps, rank=rank, window=window, held_out=held_out)
+    if split_only:
+        count = runs.split_only(parent, data, out, recipe)
+        print(f"{count} held-out questions: {out / runs.HELD_OUT}")
+        return
+
+    def training(tell: Listener) -> Path:
+        return runs.adapt(parent, to, data, out, recipe, seed, device, progress=tell, merge=merge)
+
+    _run(f"adapting to {to}", training, samples, data_note, device)
+
+
+def _run(
+    what: str, training: Callable[[Listener], Path], samples: int, data_note: str = "", device: str | None = None
+) -> None:
+    """Train under a progress bar, then measure the gates, write the card and print them."""
+    from floatscope.training.card import report
+    from floatscope.training.gates import table
+
+    with progress_bar() as bar:
+        task = bar.add_task(what, total=None, visible=False)
+        right = ""
+
+        def tell(now: Progress) -> None:
+            nonlocal right
+            if now.read_out is not None:
+                right = f", held-out right {now.read_out:.2f}"
+            words = f"{what}, loss {now.loss:.2f}, {now.tokens / 1e3:.0f}k tokens{right}"
+            bar.update(task, description=words, completed=now.step, total=now.steps, visible=True)
+
+        def tell_gate(gate: str, done: int, gates: int) -> None:
+            bar.update(task, description=f"gates: {gate}", completed=done, total=gates, visible=True)
+
+        folder = training(tell)
+        bar.reset(task)
+        results = report(folder, samples, data_note, tell_gate, device)
+    print(table(results))
+    print(f"\nModel, log and card: {folder}")
+
+
+def _require_samples(samples: int) -> None:
+    """Before hours of training, not after."""
+    if samples < 1:
+        raise UserError(f"Gates need at least one sample each, not --samples {samples}.")

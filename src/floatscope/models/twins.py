@@ -1,0 +1,189 @@
+"""The twins' architecture: one small Llama, its first weights, and the dialects that its checkpoints are written in.
+
+Training is left to others, and so is the tokenizer, which says how many words there are and which of them are special.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from floatscope.cache import cache_folder
+from floatscope.models.families import FAMILIES, Family
+from floatscope.models.shipped import UNTRAINED
+
+FAMILY_OF = {"parent": "causal", "arm": "causal", "dream": "dream", "llada": "llada"}
+UNTRAINED_SEED = 0
+# How many tokens back the heads of the first layer begin by looking, and how firmly (in nats).
+LOOK_BACK = (1, 2, 3, 4)
+FIRMNESS = 10.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A small Llama with tied embeddings; the defaults are what ships (under a million parameters)."""
+
+    width: int = 128
+    layers: int = 5
+    heads: int = 4
+    hidden: int = 256
+    eps: float = 1e-5
+    theta: float = 100000.0
+    spread: float = 0.06  # of the first weights; at transformers' 0.02 a model this narrow is slow to learn to copy
+
+
+SHIPPED_SHAPE = Shape()
+
+
+def make_model(tokenizer: Any, seed: int, shape: Shape = SHIPPED_SHAPE, head_start: bool = True) -> LlamaForCausalLM:
+    """An untrained Llama whose weights follow from the seed; without `head_start` they are plainly random."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=shape.width, intermediate_size=shape.hidden,
+        num_hidden_layers=shape.layers, num_attention_heads=shape.heads, num_key_value_heads=shape.heads,
+        rms_norm_eps=shape.eps,
+        rope_parameters={"rope_type": "default", "rope_theta": shape.theta}, initializer_range=shape.spread,
+        max_position_embeddings=tokenizer.model_max_length, tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config)
+        if head_start:
+            _head_start(model, shape)
+    return model
+
+
+@torch.no_grad()
+def _head_start(model: LlamaForCausalLM, shape: Shape) -> None:
+    """Random weights with the bones of induction (Olsson et al. 2022), else found in hours, if at all.
+
+    - All embeddings share one random direction c: heads that look at a relative position need a part of q and k that
+      is the same for all tokens, and Llama has no biases to give it.
+    - The first layer's heads look back by LOOK_BACK: q and k lie along c, with phases such that the score
+      sum_p w^2 cos((i - j - offset) f_p) over the faster rotary frequencies f_p is highest at that offset.
+    - Later layers are mimetic (Trockman and Kolter 2023): W_K = W_Q and W_O = W_V^T, so that heads begin by looking for
+      tokens that are like their own, or come after like ones, and by copying what they see.
+    """
+    shared = torch.randn(shape.width)
+    shared /= shared.norm()
+    model.model.embed_tokens.weight.add_(shape.spread * shape.width**0.5 * shared)  # as long as a token's own part
+    size = shape.width // shape.heads
+    frequencies = shape.theta ** (-torch.arange(size // 2) / (size // 2))
+    weight = (FIRMNESS * size**0.5) ** 0.5 / (shape.width / 2) ** 0.5 * (frequencies > 0.03)  # [size/2]
+    first: Any = model.model.layers[0].self_attn
+    for head, offset in enumerate(LOOK_BACK[: shape.heads]):
+        rows = slice(head * size, (head + 1) * size)
+        query = torch.cat([weight, torch.zeros(size // 2)])
+        key = torch.cat([weight * torch.cos(offset * frequencies), weight * torch.sin(offset * frequencies)])
+        first.q_proj.weight[rows] = torch.outer(query, shared)
+        first.k_proj.weight[rows] = torch.outer(key, shared)
+    for layer in model.model.layers[1:]:
+        attention: Any = layer.self_attn
+        attention.k_proj.weight.copy_(attention.q_proj.weight)
+        attention.o_proj.weight.copy_(attention.v_proj.weight.T)
+
+
+def untrained_twin(trained: Path) -> Path:
+    """The folder of a shipped twin's untrained control, made from a seed and kept in the cache.
+
+    Its weights are plainly random, without the head start. The key of the cache is a hash of all that they follow from
+    in this package: this file, and the twin's config and tokenizer.
+    """
+    kept = [trained / name for name in ("config.json", "tokenizer.json", "tokenizer_config.json")]
+    key = hashlib.sha256(b"".join(file.read_bytes() for file in (Path(__file__), *kept))).hexdigest()[:16]
+    folder = cache_folder() / "twins" / key / f"{trained.name}-{UNTRAINED}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            made = Path(scratch) / folder.name
+            made.mkdir()
+            for file in kept:
+                shutil.copy(file, made)
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(trained, local_files_only=True, trust_remote_code=False)
+            drawn = make_model(tokenizer, UNTRAINED_SEED, head_start=False)
+            save_weights(trained.name.removeprefix("twin-"), drawn, made)
+            if not folder.is_dir():  # another process may have been faster
+                made.rename(folder)
+    return folder
+
+
+def save_twin(twin: str, model: LlamaForCausalLM, tokenizer: Any, folder: Path) -> None:
+    """config.json, model.safetensors and the tokenizer, each twin in the dialect of its family."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_weights(twin, model, folder)
+    config = _dialect_config(FAMILIES[FAMILY_OF[twin]], model, tokenizer.mask_token_id)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    tokenizer.save_pretrained(folder)
+
+
+def save_weights(twin: str, model: LlamaForCausalLM, folder: Path) -> None:
+    """model.safetensors in fp16, under the names of the twin's family."""
+    state = {name: tensor.detach().to(torch.float16) for name, tensor in model.state_dict().items()}
+    state.pop("lm_head.weight")  # tied to the embeddings
+    state = _dialect_state(FAMILIES[FAMILY_OF[twin]], state)
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+STATED = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "max_position_embeddings", "rms_norm_eps", "hidden_act", "tie_word_embeddings", "bos_token_id", "eos_token_id",
+    "pad_token_id",
+)  # fmt: skip
+
+
+def _dialect_config(family: Family, model: LlamaForCausalLM, mask_id: int) -> dict[str, Any]:
+    """What config.json says, in the words that the family reads it by."""
+    config: Any = model.config
+    values = {name: getattr(config, name) for name in STATED} | {"rope_theta": config.rope_parameters["rope_theta"]}
+    if not family.is_arm:
+        values["mask_token_id"] = mask_id
+    if family.config:
+        values = {word: values[name] for word, name in family.config.items()}
+    return {
+        "model_type": (*family.model_types, config.model_type)[0],
+        "architectures": [(*family.architectures, type(model).__name__)[0]],
+        **values,
+        **family.requires,
+        "dtype": "float16",
+    }
+
+
+# LLaDA's names of a Llama's tensors: the family's `keys`, the other way round.
+LLADA_NAMES = (
+    (r"^model\.embed_tokens\.", "model.transformer.wte."),
+    (r"^model\.norm\.", "model.transformer.ln_f."),
+    (r"^model\.layers\.", "model.transformer.blocks."),
+    (r"\.input_layernorm\.", ".attn_norm."),
+    (r"\.post_attention_layernorm\.", ".ff_norm."),
+    (r"\.self_attn\.o_proj\.", ".attn_out."),
+    (r"\.self_attn\.", "."),
+    (r"\.mlp\.gate_proj\.", ".ff_proj."),
+    (r"\.mlp\.up_proj\.", ".up_proj."),
+    (r"\.mlp\.down_proj\.", ".ff_out."),
+)
+
+
+def _dialect_state(family: Family, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under the family's names; Dream speaks Qwen2, which has biases on q, k and v: they are zero."""
+    if family.name == "dream":
+        projections = {name: tensor for name, tensor in state.items() if re.search(r"[qkv]_proj\.weight$", name)}
+        return state | {
+            name.replace(".weight", ".bias"): tensor.new_zeros(len(tensor)) for name, tensor in projections.items()
+        }
+    renamed = {}
+    for name, tensor in state.items():
+        for pattern, replacement in LLADA_NAMES if family.name == "llada" else ():
+            name = re.sub(pattern, replacement, name)
+        renamed[name] = tensor
+    return renamed

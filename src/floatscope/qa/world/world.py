@@ -1,0 +1,112 @@
+"""The knowledge world: a seeded generator of entities, facts and question-answering samples. It knows no model.
+
+Everything follows from `World(seed)`: which names belong to which split, and the stable facts. Every sample follows
+from its own arguments and index, so that sample i is the same whether one asks for ten or for a thousand.
+
+- Entities (people, companies, cities, countries, works) are named by a key and a companion word; dates are values.
+- Stable entities have facts that never change: closed-book knowledge. All other names are dealt out to the train,
+  validation and test splits; their facts are fresh, drawn anew for each sample, answerable only from its documents.
+- Entities of one context differ in their key words, while the split has any left, unless near names are asked for.
+"""
+
+import difflib
+import random
+
+from floatscope.errors import UserError
+from floatscope.qa.samples import Sample
+from floatscope.qa.world.draws import Draw
+from floatscope.qa.world.facts import Entity, Fact
+from floatscope.qa.world.kinds import KINDS, SPLITS, Plan, check_plan
+from floatscope.qa.world.names import NAME_KINDS
+from floatscope.qa.world.relations import RELATIONS
+
+STABLE_PER_TYPE = 16
+
+
+class World:
+    """Names, splits and stable facts for one seed; the shipped twins were trained in `World(0)`."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.stable: dict[str, tuple[Entity, ...]] = {}
+        self.fresh: dict[str, dict[str, tuple[Entity, ...]]] = {split: {} for split in SPLITS}
+        rng = random.Random(f"floatscope world {seed}")
+        for kind in NAME_KINDS:
+            self._deal_names(kind, rng)
+        self.stable_facts: tuple[Fact, ...] = tuple(
+            Fact(subject, relation, rng.choice(self.stable[relation.object]))
+            for relation in RELATIONS.values()
+            for subject in self.stable[relation.subject]
+        )
+        self._stable_answers = {(fact.subject, fact.relation.name): fact.object for fact in self.stable_facts}
+
+    def _deal_names(self, kind: str, rng: random.Random) -> None:
+        """Stable names first, one per key word; the rest goes to the splits. Dates are in all of them."""
+        words = NAME_KINDS[kind]
+        names = [Entity(kind, key, companion) for key in words.keys for companion in words.companions]
+        rng.shuffle(names)
+        if kind == "date":
+            self.stable[kind] = tuple(names)
+            for split in SPLITS:
+                self.fresh[split][kind] = tuple(names)
+        else:
+            first_of_key: dict[str, Entity] = {}
+            for entity in names:
+                first_of_key.setdefault(entity.key, entity)
+            stable = tuple(first_of_key.values())[:STABLE_PER_TYPE]
+            self.stable[kind] = stable
+            rest = [entity for entity in names if entity not in stable]
+            start, share = 0, 0.0
+            for split, part in SPLITS.items():
+                share += part
+                stop = round(share * len(rest))
+                self.fresh[split][kind] = tuple(rest[start:stop])
+                start = stop
+
+    def entity(self, name: str) -> Entity:
+        """The entity of that name, of any type; an unknown name is an error with the nearest known ones."""
+        known: dict[str, Entity] = {}
+        for pools in (self.stable, *self.fresh.values()):
+            for pool in pools.values():
+                known.update({entity.name: entity for entity in pool})
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(close)}?" if close else "see World.stable and World.fresh for the names."
+            raise UserError(f"The world with seed {self.seed} has no entity called {name!r}: {hint}")
+        return known[name]
+
+    def stable_answer(self, subject: Entity, relation: str) -> Entity:
+        """The object of a stable fact, as learnt in training."""
+        try:
+            return self._stable_answers[subject, relation]
+        except KeyError:
+            raise UserError(
+                f"There is no stable fact {relation!r} about {subject.name!r}; World.stable_facts lists them all."
+            ) from None
+
+    def samples(
+        self,
+        kind: str,
+        n: int,
+        split: str = "test",
+        documents: int = 0,
+        seed: int = 0,
+        gold_position: int | None = None,
+        noise: str = "mixed",
+        gap: int | None = None,
+        answer_first: bool | None = None,
+    ) -> list[Sample]:
+        """`n` samples of one kind (see KINDS) with that many documents.
+
+        `gold_position` counts from 1 (for two-hop questions: the place of the answer's document), None for any place.
+        `noise` says what the other documents are (NOISES), for rag, stable-noise, counterfactual and unanswerable.
+        `gap` is the number of documents between bridge and answer of a two-hop question, `answer_first` their order.
+        """
+        plan = Plan(kind, split, documents, gold_position, noise, gap, answer_first)
+        check_plan(plan, n)
+        made = []
+        for index in range(n):
+            name = f"{kind}-{split}-{documents}-{seed}-{index}"
+            draw = Draw(self, split, random.Random(f"{self.seed}/{name}"))
+            made.append(KINDS[kind].make(draw, plan, name))
+        return made

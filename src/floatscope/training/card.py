@@ -1,0 +1,108 @@
+"""The card of a trained model: a README that says what it is, how it was made and what it can do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from floatscope.errors import UserError
+from floatscope.models.adapters import is_adapter
+from floatscope.models.loading import load
+from floatscope.models.shipped import UNTRAINED
+from floatscope.qa.readers import read_samples
+from floatscope.training import passage_gates, world_gates
+from floatscope.training.checkpoints import LOG
+from floatscope.training.gates import GateResult, Teller, table
+
+_TWINS = {
+    "parent": "The causal parent of the twins, trained through the lessons. A plain Llama.",
+    "arm": "The autoregressive twin: the parent trained on with the AR objective. A plain Llama.",
+    "dream": "The Dream-style masked diffusion twin: bidirectional, shifted logits, Dream's dialect (zero biases).",
+    "llada": "The LLaDA-style masked diffusion twin: bidirectional, logits of the same position. LLaDA's dialect.",
+}
+_FORKS = {
+    "arm": "An autoregressive fork: its parent trained on as it is, on the same tokens as the masked diffusion forks.",
+    "dream": "A Dream-style masked diffusion fork: full visibility, shifted logits (row i-1 predicts position i).",
+    "llada": "A LLaDA-style masked diffusion fork: full visibility, row i predicts position i.",
+}
+_LICENCES = {"smollm2-135m": "SmolLM2-135M-Instruct by Hugging Face, Apache-2.0"}
+_OPTIONS = {"steps": "steps", "seed": "seed", "rank": "rank", "window": "window", "held_out": "held-out"}
+_MDM = f"{passage_gates.SLOTS} slots, one per step, the surest first, eos last."
+_DECODING = {"arm": f"Greedy, {passage_gates.SLOTS} tokens at most.", "dream": _MDM, "llada": _MDM}
+_WORLD = """"right" is exact match after normalisation; MDMs fill one slot per step, the surest first.
+"guess: type" takes any name of the answer's type, "guess: relation" any object that the documents state for the asked
+relation."""
+_PASSAGES = """"right": an accepted answer stands in what the model says, after normalisation. {decoding}
+Documents are windows of about {window} tokens.
+"guess" is the chance of being right with any name or number in the documents, or, without documents, with the commonest
+answer.
+The bar of running text, the share of masked tokens recovered, is what the same fork gives before training on the same
+passages; it is met if the 95% interval of the difference lies above 0."""
+
+
+def report(
+    folder: Path, n: int, data_note: str = "", progress: Teller | None = None, device: str | None = None
+) -> list[GateResult]:
+    """Measure the gates of a trained twin or adapter with n samples each, and write its card."""
+    model = load(folder, device=device, check=False)
+    if is_adapter(folder):
+        untrained = load(f"{folder}-{UNTRAINED}", device=device, check=False)
+        held_out = list(read_samples(folder / "held_out.jsonl"))
+        results = passage_gates.measure(model, untrained, held_out, n, progress)
+    else:
+        results = world_gates.measure(model, n, progress)
+    write_card(folder, results, data_note)
+    return results
+
+
+def write_card(folder: Path, results: Sequence[GateResult], data_note: str = "") -> Path:
+    """README.md and gates.json of a trained model; `data_note` is a sentence on the data's origin and licence."""
+    log = folder / LOG
+    if not log.exists():
+        raise UserError(f"{folder} has no {LOG}; only a model that was trained there has a card.")
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    settings, last = rows[0], [row for row in rows if "loss" in row][-1]
+    minutes = f", {last['seconds'] / 60:.0f} minutes" if "seconds" in last else ""
+    trained = f"Trained for {last['step']} steps, {last['tokens']:,} tokens{minutes}; last loss {last['loss']}"
+    if "twin" in settings:
+        title, what, facts, notes = _about_twin(settings, trained)
+    else:
+        title = folder.resolve().name
+        what, facts, notes = _about_adapter(settings, trained, data_note)
+    listed = "\n".join(f"- {fact}" for fact in facts)
+    card = folder / "README.md"
+    card.write_text(f"# {title}\n\n{what}\n\n{listed}\n\n{table(results)}\n\n{notes}\n", encoding="utf-8")
+    (folder / "gates.json").write_text(json.dumps([result.row() for result in results], indent=1) + "\n")
+    return card
+
+
+def _about_twin(settings: dict[str, Any], trained: str) -> tuple[str, str, list[str], str]:
+    """Title, what it is, how it was made, how to read its gates."""
+    twin = settings["twin"]
+    facts = [
+        f"Command: `floatscope train --twin {twin} --out DIR --seed {settings['seed']}`",
+        ", ".join(f"{name} {value}" for name, value in settings.items() if name != "twin"),
+        f"{trained}. Log: {LOG}.",
+        "World: `fs.world.World(0)`; gates are measured on its test split, whose fresh facts no training saw.",
+    ]
+    return f"twin-{twin}", _TWINS[twin], facts, _WORLD
+
+
+def _about_adapter(settings: dict[str, Any], trained: str, data_note: str) -> tuple[str, list[str], str]:
+    """What it is, how it was made, how to read its gates."""
+    parent, to, mask_id = settings["parent"], settings["to"], settings["mask_id"]
+    options = " ".join(f"--{option} {settings[name]}" for name, option in _OPTIONS.items())
+    files = "".join(f"\n  - {name}, SHA-256 `{digest}`" for name, digest in settings["data"].items())
+    facts = [
+        f"Parent: {parent}" + (f" ({_LICENCES[parent]})" if parent in _LICENCES else ""),
+        *([] if mask_id is None else [f"Mask token: id {mask_id}, its embedding trained too"]),
+        f"Command: `floatscope adapt {parent} --to {to} --data {' '.join(settings['data'])} --out DIR {options}`",
+        ", ".join(f"{name} {settings[name]}" for name in ("batch", "rate", "warmup", "floor", "clip")),
+        trained,
+        f"Data, of which about {settings['held_out']} questions were held out by passage:{files}",
+        *([data_note] if data_note else []),
+    ]
+    what = f"{_FORKS[to]} LoRA on all linear layers, with the parent's own weights untouched."
+    return what, facts, _PASSAGES.format(decoding=_DECODING[to], window=settings["window"])

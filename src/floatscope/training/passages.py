@@ -1,0 +1,239 @@
+"""What an adapter is trained and measured on: questions with a gold passage, split in two, and windows of passages.
+
+Batches are made by `passage_stream`; files of many shapes are read by `qa.readers`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from floatscope.errors import UserError
+from floatscope.qa.corpus import documents_of
+from floatscope.qa.metrics import normalise
+from floatscope.qa.prompts import find_answers
+from floatscope.qa.readers import read_samples
+from floatscope.qa.retrieval import BM25Retriever, Retriever, find_distractors
+from floatscope.qa.samples import Document, Sample
+
+LONGEST_ANSWER = 15  # tokens: with its eos it fits the most slots that the stream has
+DISTRACTORS = 9
+OVERLAP = 13  # words in a row that no held-out passage shares with training
+_WORD = re.compile(r"\S+")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Training questions and held-out ones, each with its one gold passage, whole; and every passage to train on."""
+
+    train: tuple[Sample, ...]
+    held_out: tuple[Sample, ...]
+    passages: tuple[Document, ...]
+    """Of the training questions; none is a gold passage of a held-out one."""
+    files: dict[str, str]
+    """SHA-256 of each file, by its name."""
+
+    @cached_property
+    def retriever(self) -> Retriever:
+        """BM25 over the training passages."""
+        return BM25Retriever(self.passages)
+
+    def distractors(self, sample: Sample) -> tuple[Document, ...]:
+        """The training passages nearest to a question that hold none of its answers, best first."""
+        return find_distractors(sample, self.retriever, DISTRACTORS).documents
+
+
+def read_data(files: Sequence[str | Path], held_out: int, windows: Windows) -> Data:
+    """Questions of the files that can be trained on, about `held_out` of them set apart.
+
+    A few more where they share a passage, fewer where a passage overlaps with one that is trained on.
+    Which ones follows from the gold passages alone, so all forks and seeds hold out the same.
+    """
+    if not files:
+        raise UserError("There is no data to train on: give at least one file of questions with gold passages.")
+    if len({_name(file) for file in files}) < len(files):
+        raise UserError("Two data files have the same name, by which their questions are told apart: rename one.")
+    every = [
+        replace(sample, id=f"{_name(file)}:{sample.id}") if len(files) > 1 else sample
+        for file in files
+        for sample in read_samples(file, on_error="skip", skipped=[])  # those that cannot be read are left out
+    ]
+    samples = [usable for sample in every if (usable := _with_one_gold(sample, windows)) is not None]
+    if not samples:
+        raise UserError(
+            f"None of the {len(every)} questions in {', '.join(map(_name, files))} has a gold passage that holds one "
+            "of its answers, which training needs: give data with answers and with passages, some of them marked gold."
+        )
+    train, held = split(samples, held_out)
+    kept, apart = ({sample.id for sample in part} for part in (train, held))
+    golds = (document for sample in every if sample.id in apart for document in sample.documents if document.gold)
+    secret = {normalise(document.text) for document in golds}
+    passages = [
+        passage
+        for passage in documents_of(sample for sample in every if sample.id in kept)
+        if normalise(passage.text) not in secret
+    ]
+    return Data(
+        train,
+        _without_overlap(held, [*passages, *(sample.documents[0] for sample in train)]),
+        tuple(passages),
+        {_name(file): _digest(file) for file in files},
+    )
+
+
+def _without_overlap(held: Sequence[Sample], trained: Sequence[Document]) -> tuple[Sample, ...]:
+    """The held-out samples whose passage shares no run of words with training: data may hold versions of one page."""
+    known = {run for document in trained for run in _runs(document.text)}
+    clean = tuple(sample for sample in held if known.isdisjoint(_runs(sample.documents[0].text)))
+    if not clean:
+        raise UserError("Every held-out passage shares words with a training passage: give data with other passages.")
+    return clean
+
+
+def _runs(text: str) -> set[str]:
+    """Every OVERLAP words in a row; of a shorter text, the whole."""
+    words = normalise(text).split()
+    return {" ".join(words[start : start + OVERLAP]) for start in range(max(1, len(words) - OVERLAP + 1))}
+
+
+def _with_one_gold(sample: Sample, windows: Windows) -> Sample | None:
+    """The sample with its first gold passage that holds an answer short enough to train on."""
+    for document in sample.documents:
+        if document.gold and windows.spans(sample, document):
+            return replace(sample, documents=(document,))
+    return None
+
+
+def split(samples: Sequence[Sample], held_out: int) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
+    """Training and held-out samples, by hash of the gold passage; neither a passage nor a question is in both."""
+    groups: dict[str, list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(_passage_hash(sample.documents[0]), []).append(sample)
+    held: list[Sample] = []
+    rest: list[Sample] = []
+    for key in sorted(groups):
+        (held if len(held) < held_out else rest).extend(groups[key])
+    asked = {normalise(sample.question) for sample in held}
+    train = tuple(sample for sample in rest if normalise(sample.question) not in asked)
+    if not train:
+        raise UserError(
+            f"{len(samples)} usable questions are too few to hold out {held_out} and train on others: "
+            "give more data or a smaller --held-out."
+        )
+    return train, tuple(held)
+
+
+def _passage_hash(document: Document) -> str:
+    text = f"{normalise(document.title)}\x1f{normalise(document.text)}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _name(file: str | Path) -> str:
+    return str(file) if str(file).startswith("hf:") else Path(file).name
+
+
+def _digest(file: str | Path) -> str:
+    path = Path(file)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "from the hub"
+
+
+class Windows:
+    """Cuts passages to about `size` tokens at word edges: around an answer, or anywhere."""
+
+    def __init__(self, tokenizer: Any, size: int) -> None:
+        if size < 8:
+            raise UserError(
+                f"A window of {size} tokens is too small to hold an answer and words around it: use 8 or more."
+            )
+        self.size = size
+        self._tokenizer = tokenizer
+        self._known: dict[str, tuple[list[tuple[int, int]], np.ndarray]] = {}
+
+    def spans(self, sample: Sample, document: Document) -> list[tuple[int, int]]:
+        """Where the sample's answer stands in the document: the first of its answers that does and is not too long."""
+        for answer in sample.answers:
+            for start, stop in (found := find_answers(document.text, [answer])):
+                if self.tokens(f" {document.text[start:stop]}") > min(LONGEST_ANSWER, self.size):
+                    break
+            else:
+                if found:
+                    return found
+        return []
+
+    def gold(self, sample: Sample, rng: random.Random) -> tuple[Document, str]:
+        """The gold passage cut around one place of the answer, and the answer as it is written there."""
+        document = sample.documents[0]
+        start, stop = rng.choice(self.spans(sample, document))
+        return replace(document, text=self.cut(document.text, rng, (start, stop))), document.text[start:stop]
+
+    def any(self, document: Document, rng: random.Random) -> Document:
+        """A passage cut at a random place."""
+        return replace(document, text=self.cut(document.text, rng))
+
+    def tokens(self, text: str) -> int:
+        return len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def cut(self, text: str, rng: random.Random, span: tuple[int, int] | None = None, size: int | None = None) -> str:
+        """As many whole words of a text as fit, around the characters of `span` if given; each place is as likely.
+
+        A window that would reach past an end of the text stops there and is no shorter for it.
+        """
+        size = size or self.size
+        words, before = self._words(text)
+        if not words:
+            return ""
+        first, last = 0, 0
+        if span is not None:
+            first = max(i for i, (start, _) in enumerate(words) if start <= span[0])
+            last = min(i for i, (_, stop) in enumerate(words) if stop >= span[1])
+        latest = _first(before, before[-1] - size)  # a later start would leave room at the end
+        if span is None:
+            start = rng.randint(0, min(latest, len(words) - 1))
+            last = start
+        else:
+            earliest = min(_first(before, before[last + 1] - size), first)
+            start = rng.randint(earliest, max(earliest, min(first, latest)))
+        stop = max(last + 1, int(np.searchsorted(before, before[start] + size, side="right")) - 1)
+        return text[words[start][0] : words[stop - 1][1]]
+
+    def _words(self, text: str) -> tuple[list[tuple[int, int]], np.ndarray]:
+        """Character spans of the words [W], and how many tokens end before each [W + 1]."""
+        if text not in self._known:
+            words = [match.span() for match in _WORD.finditer(text)]
+            offsets = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+            ends = np.asarray([max(stop - 1, start) for start, stop in offsets])
+            edges = np.asarray([start for start, _ in words[1:]])
+            owners = np.searchsorted(edges, ends, side="right")
+            counts = np.bincount(owners, minlength=len(words)) if len(words) else np.zeros(0, int)
+            self._known[text] = words, np.concatenate([[0], np.cumsum(counts)])
+        return self._known[text]
+
+
+def _first(before: np.ndarray, least: int) -> int:
+    """The first word with at least this many tokens before it."""
+    return int(np.searchsorted(before, least, side="left"))
+
+
+def held_out_samples(data: Data, windows: Windows) -> tuple[Sample, ...]:
+    """The held-out questions with their gold passages cut to windows, the same in every run."""
+    return tuple(
+        replace(sample, documents=(windows.gold(sample, random.Random(f"held out {sample.id}"))[0],))
+        for sample in data.held_out
+    )
+
+
+def write_samples(samples: Iterable[Sample], path: Path) -> None:
+    """As JSON lines in the plain shape, which `read_samples` reads."""
+    with path.open("w", encoding="utf-8") as file:
+        for sample in samples:
+            row = {name: value for name, value in asdict(sample).items() if name != "metadata"}
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -1,0 +1,135 @@
+"""The two kinds of training run: `train` makes a twin in the knowledge world, `adapt` an adapter on passages.
+
+Both take up a stopped run where it stands. Their gates and cards are written by `card`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from floatscope.errors import UserError
+from floatscope.models.loading import load
+from floatscope.models.shipped import shipped
+from floatscope.models.twins import Shape, make_model
+from floatscope.qa.world import World
+from floatscope.qa.world.vocabulary import make_tokenizer
+from floatscope.training.adapter_learner import AdapterLearner, parent_tokenizer, write_merged
+from floatscope.training.checkpoints import CHECKPOINT, writing
+from floatscope.training.learner import TwinLearner
+from floatscope.training.passage_gates import read_out
+from floatscope.training.passage_stream import PassageStream
+from floatscope.training.passages import Windows, held_out_samples, read_data, write_samples
+from floatscope.training.recipe import RECIPES, AdapterRecipe, TwinRecipe
+from floatscope.training.trainer import Listener, Trainer
+from floatscope.training.world_stream import WorldStream, lessons_of
+
+READ_OUT = 20  # held-out questions in a read-out
+HELD_OUT = "held_out.jsonl"
+
+
+def train(
+    twin: str,
+    out: Path,
+    parent: Path | None = None,
+    recipe: TwinRecipe | None = None,
+    seed: int = 0,
+    shape: Shape | None = None,
+    save_every: int = 100,
+    stop_after: int | None = None,
+    progress: Listener | None = None,
+) -> Path:
+    """Train one twin into the folder `out` and return it; a folder with a checkpoint is taken up where it stopped.
+
+    `parent` is the folder of the trained parent for arm, dream and llada (default: the one that ships).
+    `out` gets checkpoint.pt, log.jsonl and, at the end, the model in its dialect. `stop_after` ends early, resumable.
+    """
+    if twin not in RECIPES:
+        raise UserError(f"Unknown twin {twin!r}; floatscope trains {', '.join(RECIPES)}.")
+    if twin == "parent" and parent is not None:
+        raise UserError(f"The parent has no parent: leave out {parent}, or train arm, dream or llada from it.")
+    recipe = recipe or RECIPES[twin]
+    tokenizer = make_tokenizer()
+    backbone = make_model(tokenizer, seed, shape or Shape()) if twin == "parent" else _trained_parent(parent)
+    learner = TwinLearner(backbone, twin, tokenizer)
+    make_folder(out)
+    stream = WorldStream(World(0), tokenizer, lessons_of(twin, recipe), seed, recipe.batch)
+    trainer = Trainer(learner, stream, recipe, seed, out, {"twin": twin})
+    if trainer.run(50, save_every, stop_after, progress):
+        learner.write(out)
+    return out
+
+
+def _trained_parent(folder: Path | None) -> Any:
+    """The trained parent of the twins in fp32, ready to be forked."""
+    folder = folder or shipped()["twin-parent"]
+    config = folder / "config.json"
+    if not config.exists() or json.loads(config.read_text()).get("model_type") != "llama":
+        raise UserError(f"{folder} holds no trained parent; train one with twin 'parent' first, or name its folder.")
+    return load(folder, dtype="float32", device="cpu", check=False).backbone
+
+
+def adapt(
+    parent: str | Path,
+    to: str,
+    files: Sequence[str | Path],
+    out: Path,
+    recipe: AdapterRecipe | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    stop_after: int | None = None,
+    progress: Listener | None = None,
+    merge: bool = False,
+) -> Path:
+    """Train one fork of `parent` into the folder `out` and return it; with a checkpoint there, go on where it stopped.
+
+    parent: anything `floatscope.load` knows that is an ARM.
+    to: "arm", "dream" or "llada".
+    files: questions with answers and gold passages, in any shape that `read_samples` knows.
+    stop_after: end early, resumable, without the adapter's files.
+    merge: also write the whole model, in out/merged.
+    """
+    recipe = recipe or AdapterRecipe()
+    learner = AdapterLearner(parent, to, recipe.rank, seed, device)
+    windows = Windows(learner.tokenizer, recipe.window)
+    data = read_data(files, recipe.held_out, windows)
+    held_out = held_out_samples(data, windows)
+    make_folder(out)
+    stream = PassageStream(data, windows, learner.tokenizer, seed, recipe.batch)
+    about = {"to": to, "parent": str(parent), "parent_sha256": learner.parent_sha256, "data": data.files}
+    trainer = Trainer(learner, stream, recipe, seed, out, {**about, "mask_id": learner.mask_id})
+    with writing(out):
+        write_samples(held_out, out / HELD_OUT)
+
+    def read_held_out() -> dict[str, Any]:
+        with learner.as_model() as model:
+            return {"read_out": read_out(model, held_out[:READ_OUT]), "n": len(held_out[:READ_OUT])}
+
+    if trainer.run(5, 25, stop_after, progress, read_held_out):
+        with writing(out):
+            learner.write(out)
+            if merge:
+                write_merged(out)
+    return out
+
+
+def split_only(parent: str | Path, files: Sequence[str | Path], out: Path, recipe: AdapterRecipe) -> int:
+    """Write the out/held_out.jsonl of `adapt` without any training, and return how many questions it has."""
+    if (out / CHECKPOINT).exists():
+        raise UserError(f"{out} holds a fork, whose own held-out questions are there: choose another folder.")
+    windows = Windows(parent_tokenizer(load(parent, check=False)), recipe.window)
+    held_out = held_out_samples(read_data(files, recipe.held_out, windows), windows)
+    make_folder(out)
+    with writing(out):
+        write_samples(held_out, out / HELD_OUT)
+    return len(held_out)
+
+
+def make_folder(out: Path) -> None:
+    """Make the folder of a run."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot make the folder {out} for the model ({error.strerror}); name another one.") from None

@@ -1,0 +1,206 @@
+"""The stream of the knowledge world: contexts of its train split with several questions each, in lessons.
+
+A parent begins with few documents and goes on to more when it has learnt; its forks have one lesson, with all of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+
+from floatscope.qa.prompts import plain_template
+from floatscope.qa.samples import Document
+from floatscope.qa.world import World
+from floatscope.qa.world.draws import Draw
+from floatscope.qa.world.facts import Entity, Fact
+from floatscope.qa.world.relations import PATHS, UNANSWERABLE, Path, Relation
+from floatscope.qa.world.vocabulary import BOS_ID, EOS_ID, PAD_ID
+from floatscope.training.recipe import TwinRecipe
+from floatscope.training.stream import ANSWER, FIRST, FIRST_EOS, HOP, LATER_EOS, TEXT, Example, Stream, draw_slots
+
+CHAINED = 4  # two-hop contexts hold two chains and more, so that the relation alone does not give the answer
+PASS, WINDOW = 0.9, 32  # a lesson ends when this share of answer tokens was right over so many steps
+DOCUMENTS = (1, 2, 3, 5, 6, 8, 10)  # at most so many, in the lessons of a parent
+BINDING = 3  # up to this many documents, contexts ask for binding only
+HOPPING = 5  # up to this many, mostly for two hops
+_HOPS = {"binding": 0.11, "rag": 0.11, "twohop": 0.7, "closed": 0.08}
+_MIX = {"binding": 0.3, "rag": 0.3, "twohop": 0.32, "closed": 0.08}
+_FORKED = {"binding": 0.28, "rag": 0.26, "twohop": 0.32, "closed": 0.14}
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What the stream holds for a while."""
+
+    documents: int  # at most this many
+    kinds: dict[str, float]  # weights of binding, rag, twohop, closed
+    questions: int = 10  # per context, at most
+    slots: int = 0  # answer slots at most; 0: the answer and one eos
+    unanswerable: float = 0.0  # share of questions that no document answers
+    stable: float = 0.0  # share of questions about stable facts, in contexts with documents
+    near: float = 0.0  # share of binding contexts in which two subjects share their key word
+    plain: bool = False  # documents of one plain statement
+    once: bool = False  # no question twice in a context: to a masked model its answer could stand in sight
+    patience: int | None = None  # it ends at the latest after so many steps; None: only when it is learnt
+
+
+def lessons_of(twin: str, recipe: TwinRecipe) -> tuple[Lesson, ...]:
+    """The lessons of a parent; the one lesson of its forks."""
+    if twin != "parent":
+        return (Lesson(DOCUMENTS[-1], _FORKED, slots=32, unanswerable=0.05, stable=0.05, near=0.2, once=True),)
+    lessons = []
+    for count in DOCUMENTS:
+        patience = None if count < BINDING else recipe.hopping if count <= HOPPING else recipe.patience
+        if count <= BINDING:  # learn to copy and to bind before anything else
+            lessons.append(Lesson(count, {"binding": 1.0}, plain=True, patience=patience))
+        else:
+            mix = _HOPS if count <= HOPPING else _MIX
+            lessons.append(Lesson(count, mix, unanswerable=0.05, stable=0.05, near=0.15, patience=patience))
+    return tuple(lessons)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question that can be put to a context, with its answer."""
+
+    about: Relation | Path
+    subject: Entity
+    answer: str
+    found: Entity | None = None  # what the first hop finds in the documents: the answer, or the bridge to it
+
+
+class WorldStream(Stream):
+    """Lessons of the world, one after the other; the next begins with a round."""
+
+    name = "stream"
+    per_round = 8
+
+    def __init__(
+        self, world: World, tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson], seed: int, batch: int
+    ) -> None:
+        super().__init__(seed, batch, PAD_ID)
+        self.world, self.lessons = world, lessons
+        self._encode = tokenizer.backend_tokenizer.encode
+        # The lesson, the step at which it began, and the shares of right answer tokens since then.
+        self.state = {"lesson": 0, "since": 0, "recent": []}
+
+    @property
+    def lesson(self) -> Lesson:
+        """The present one."""
+        return self.lessons[self.state["lesson"]]
+
+    def begin_round(self, step: int) -> None:
+        """Go on to the next lesson when this one is learnt, or patience with it ends."""
+        recent, patience = self.state["recent"], self.lesson.patience
+        learnt = len(recent) == WINDOW and sum(recent) / WINDOW > PASS
+        waited = patience is not None and step - self.state["since"] >= patience
+        if self.state["lesson"] < len(self.lessons) - 1 and (learnt or waited):
+            self.state = {"lesson": self.state["lesson"] + 1, "since": step, "recent": []}
+
+    def hear(self, right: float) -> None:
+        """Remember how well the lesson goes."""
+        self.state["recent"] = [*self.state["recent"], right][-WINDOW:]
+
+    def told(self) -> dict[str, Any]:
+        """The share of right answer tokens in the last WINDOW steps of this lesson, and its documents."""
+        recent = self.state["recent"]
+        return {"right": round(sum(recent) / max(1, len(recent)), 4), "documents": self.lesson.documents}
+
+    def example(self, rng: random.Random) -> Example:
+        """A context, and questions to it with their answers."""
+        lesson, draw = self.lesson, Draw(self.world, "train", rng)
+        kind = rng.choices(list(lesson.kinds), list(lesson.kinds.values()))[0]
+        documents, asks = context(draw, lesson, kind)
+        slots = draw_slots(rng, 2, lesson.slots) if lesson.slots else 0
+        count = min(lesson.questions, max(1, 64 // slots)) if slots else lesson.questions
+        if not documents:
+            count *= 2  # closed-book questions are short
+        elif lesson.once:
+            count = min(count, len(set(asks)))
+        draws = _draws(rng, asks, lesson.once)
+        example = Example()
+        example.add([BOS_ID], TEXT)
+        for number in range(count):
+            ask = self._choose(rng, asks, draws)
+            pieces = plain_template(draw.question(ask.about, ask.subject), documents if number == 0 else ())
+            text = "".join(piece.text for piece in pieces)
+            example.add(self._encode(text if number == 0 else "\n" + text).ids, TEXT)
+            self._answer(example, ask, slots, number)
+        return example
+
+    def _answer(self, example: Example, ask: Ask, slots: int, number: int) -> None:
+        answer = self._encode(ask.answer).ids
+        if ask.found:
+            starts = len(answer) if slots else 1  # slots are filled in any order, plain answers from the left
+            example.add(answer[:starts], HOP if isinstance(ask.about, Path) else FIRST, number)
+            example.add(answer[starts:], ANSWER, number)
+            example.found += starts * [self._encode(f"{ask.found.key} {ask.found.companion}").ids]
+        else:
+            example.add(answer, ANSWER, number)
+        fill = max(slots, len(answer)) - len(answer) if slots else 1
+        example.add([EOS_ID] * min(fill, 1), FIRST_EOS, number)
+        example.add([EOS_ID] * max(fill - 1, 0), LATER_EOS, number)
+
+    def _choose(self, rng: random.Random, asks: list[Ask], draws: Iterator[Ask]) -> Ask:
+        """Mostly the next question to the documents; some are about stable facts, some have no answer."""
+        lesson = self.lesson
+        point = rng.random() if asks or not lesson.once else 0.0  # the parent's stream draws one even without documents
+        if not asks or point < lesson.stable:
+            fact = rng.choice(self.world.stable_facts)
+            return Ask(fact.relation, fact.subject, fact.object.name)
+        if point < lesson.stable + lesson.unanswerable:
+            return _unanswerable(Draw(self.world, "train", rng), asks)
+        return next(draws)
+
+
+def _draws(rng: random.Random, asks: list[Ask], once: bool) -> Iterator[Ask]:
+    """What is asked of the documents: with replacement, or each question once, those that stand there often sooner."""
+    if once:
+        yield from dict.fromkeys(rng.sample(asks, len(asks)))
+    while True:
+        yield rng.choice(asks)
+
+
+def _unanswerable(draw: Draw, asks: list[Ask]) -> Ask:
+    """A stranger under a relation that is here, or someone who is here under a relation that is not."""
+    like = draw.rng.choice(asks)
+    if draw.rng.random() < 0.5 or isinstance(like.about, Path):
+        return Ask(like.about, draw.entity(like.subject.type), UNANSWERABLE)
+    known = [ask.about.name for ask in asks if isinstance(ask.about, Relation) and ask.subject == like.subject]
+    relation = draw.relation(like.subject.type, known)
+    return Ask(relation, like.subject, UNANSWERABLE) if relation else draw.rng.choice(asks)
+
+
+def context(draw: Draw, lesson: Lesson, kind: str) -> tuple[tuple[Document, ...], list[Ask]]:
+    """Documents of one kind of context, and everything that can be asked of them."""
+    rng = draw.rng
+    if kind == "closed":
+        return (), []
+    if kind == "twohop":
+        return _chains(draw, rng.randint(min(CHAINED, lesson.documents), lesson.documents))
+    count = rng.randint(1, lesson.documents)
+    target = draw.fact(draw.any_relation())
+    facts: list[Fact | None] = [target]
+    if kind == "binding" and count > 1 and rng.random() < lesson.near:
+        facts += draw.noise(target, 1, "near")
+    facts += draw.noise(target, count - len(facts), "same" if kind == "binding" else "mixed")
+    rng.shuffle(facts)
+    asks = [Ask(fact.relation, fact.subject, fact.object.name, fact.object) for fact in facts if fact is not None]
+    return tuple(draw.document(fact, plain=lesson.plain) for fact in facts), asks
+
+
+def _chains(draw: Draw, count: int) -> tuple[tuple[Document, ...], list[Ask]]:
+    """Chains over one path, an odd document being half of one; each chain is asked hop by hop and through."""
+    path = draw.rng.choice(PATHS)
+    chains = [draw.chain(path) for _ in range(max(1, count // 2))]
+    facts = [fact for chain in chains for fact in chain]
+    asks = [Ask(fact.relation, fact.subject, fact.object.name, fact.object) for fact in facts]
+    asks += 3 * [Ask(path, first.subject, second.object.name, first.object) for first, second in chains]
+    if count > len(facts):
+        facts.append(draw.chain(path)[1])
+    draw.rng.shuffle(facts)
+    return tuple(draw.document(fact) for fact in facts), asks

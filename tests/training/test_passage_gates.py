@@ -1,0 +1,95 @@
+"""Gates of an adapter: what is counted, and beside which guess."""
+
+from dataclasses import replace
+
+import pytest
+
+import floatscope as fs
+from floatscope.qa.metrics import accuracy, exact_match
+from floatscope.qa.readers import read_samples
+from floatscope.qa.samples import Document, Sample
+from floatscope.training.passage_gates import GATES, MASKED, ORACLE, guess, measure, recover, say
+from floatscope.training.recipe import AdapterRecipe
+from floatscope.training.runs import adapt
+
+QUICK = AdapterRecipe(steps=3, batch=2, warmup=1, rank=2, window=16, held_out=14)
+
+
+@pytest.fixture(scope="module")
+def folder(parent, data_file, tmp_path_factory):
+    return adapt(parent, "dream", [data_file], tmp_path_factory.mktemp("forks") / "dream", QUICK)
+
+
+@pytest.fixture(scope="module")
+def held_out(folder):
+    return list(read_samples(folder / "held_out.jsonl"))
+
+
+def test_a_gate_counts_what_the_answers_give(folder, held_out):
+    model, untrained = fs.load(folder), fs.load(f"{folder}-untrained", check=False)
+    told = []
+    results = measure(model, untrained, held_out, 6, lambda *now: told.append(now))
+    assert told == [(name, place, 3) for place, name in enumerate(GATES)] and [r.gate for r in results] == list(GATES)
+    for gate, result in zip(GATES[:2], results[:2], strict=True):
+        samples = [s if gate == ORACLE else replace(s, documents=()) for s in held_out[:6]]
+        said = say(model, samples)
+        right = [accuracy(text, s.answers) for text, s in zip(said, samples, strict=True)]
+        exact = [exact_match(text, s.answers) for text, s in zip(said, samples, strict=True)]
+        assert result.n == 6 and result.right == pytest.approx(sum(right) / 6, abs=1e-4)
+        assert result.beside["exact"] == pytest.approx(sum(exact) / 6, abs=1e-4)
+        assert result.low <= result.right <= result.high
+        assert (result.least, result.passed) == ((0.5, result.right >= 0.5) if gate == ORACLE else (None, None))
+    before, after = (list(recover(one, held_out[:6])) for one in (untrained, model))
+    assert results[2].right == pytest.approx(sum(after) / 6, abs=1e-4)
+    assert results[2].least == pytest.approx(sum(before) / 6, abs=1e-4)
+    assert results[2].beside == {"exact": None, "guess": None} and isinstance(results[2].passed, bool)
+
+
+@pytest.mark.parametrize("kind", ["fork", "parent"])
+def test_an_answer_is_what_the_model_says_up_to_its_first_eos(folder, parent, held_out, kind):
+    """Questions whose accepted answer is what a plain loop over single prompts gives are all right."""
+    model = fs.load(folder if kind == "fork" else parent)
+    mdm = model.mask_id is not None
+    sampler = fs.LLaDASampler(steps=12, length=12, hold_eos=True) if mdm else fs.AutoregressiveSampler(length=12)
+    samples = []
+    for sample in held_out[:6]:
+        prompt = fs.build_prompt(model.tokenizer, sample.question, sample.documents, raw=True)
+        found = fs.generate(model, prompt.ids, sampler)
+        assert not isinstance(found, list)
+        ids = found.answer.tolist()
+        said = []
+        while ids and ids[0] not in model.eos_ids:
+            said.append(ids.pop(0))
+        samples.append(replace(sample, answers=(model.tokenizer.decode(said, skip_special_tokens=True).strip(),)))
+    assert say(model, samples) == [sample.answers[0] for sample in samples]
+
+
+def test_recovered_tokens_are_those_that_one_forward_names(folder, held_out):
+    model = fs.load(folder)
+    assert len(list(recover(model, held_out[:4]))) == 4
+    ids = model.tokenizer(held_out[0].documents[0].text, add_special_tokens=False)["input_ids"]
+    first = round(MASKED * len(ids))
+
+    class Knows:
+        """Says the right token everywhere, from the same canvas."""
+
+        tokenizer, mask_id = model.tokenizer, model.mask_id
+
+        def score(self, tokens, pads, positions):
+            assert (tokens[0, positions[0]] == self.mask_id).all() and positions.shape == (1, first)
+            import torch
+
+            truth = torch.tensor([model.tokenizer.bos_token_id, *ids])[positions[0]]
+            truth[0] = (truth[0] + 1) % model.vocabulary  # all but one
+            return torch.nn.functional.one_hot(truth, model.vocabulary)[None].float()
+
+    (found,) = recover(Knows(), held_out[:1])  # pyright: ignore[reportArgumentType]
+    assert found == pytest.approx(1 - 1 / first)
+
+
+def test_a_guess_takes_any_name_or_number():
+    document = Document("", "In 1815 the Duke of Wellington met Blücher near Waterloo.", True)
+    sample = Sample("1", "who", ("Wellington",), (document,))
+    assert guess(sample, [sample]) == pytest.approx(1 / 5)  # In, 1815, Duke of Wellington, Blücher, Waterloo.
+    bare = Sample("2", "who", ("Ada",))
+    assert guess(bare, [bare, Sample("3", "who", ("Ada",)), Sample("4", "who", ("Bela",))]) == 1.0

@@ -1,0 +1,101 @@
+"""The world's stream: contexts that read as prompts do, questions asked once, lessons that end when they are learnt."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from floatscope.qa.world import World
+from floatscope.qa.world.vocabulary import make_tokenizer
+from floatscope.training import world_stream
+from floatscope.training.recipe import TwinRecipe
+from floatscope.training.stream import ANSWER, FIRST, FIRST_EOS, HOP, LATER_EOS, TEXT
+from floatscope.training.world_stream import Lesson, WorldStream, lessons_of
+
+RECIPE = TwinRecipe(steps=12, batch=2, rate=1e-3)
+
+
+def stream_of(*lessons, batch=4, seed=0):
+    return WorldStream(World(0), make_tokenizer(), lessons, seed, batch)
+
+
+def test_a_sequence_of_the_stream_reads_as_prompts_do():
+    tokenizer = make_tokenizer()
+    lesson = Lesson(4, {"rag": 1.0}, questions=3, slots=8, unanswerable=0.2, stable=0.2)
+    batch, again = (stream_of(lesson).at(3) for _ in range(2))
+    assert torch.equal(batch.ids, again.ids)
+    for ids, roles in zip(batch.ids, batch.roles, strict=True):
+        text = tokenizer.decode(ids[1:][roles[1:] == TEXT])
+        assert text.startswith("Document 1: ") and "\nQuestion: " in text and text.endswith("\nAnswer:")
+        assert tokenizer.unk_token_id not in ids
+        eos = ids == tokenizer.eos_token_id
+        assert torch.equal(eos, (roles == FIRST_EOS) | (roles == LATER_EOS))
+        assert (roles == ANSWER).sum() >= 2
+
+
+@pytest.mark.parametrize("slots", [0, 8])
+def test_tokens_that_start_an_answer_come_with_the_name_that_the_first_hop_finds(slots):
+    tokenizer = make_tokenizer()
+    batch = stream_of(Lesson(5, {"twohop": 1.0}, questions=6, slots=slots), batch=8).at(0)
+    first = ((batch.roles == FIRST) | (batch.roles == HOP)).nonzero().tolist()
+    # Left to right an answer starts with its first token, in slots with any.
+    assert (batch.roles == ANSWER).any() == (slots == 0)
+    assert len(batch.found) == len(first) and (batch.roles == HOP).any() and (batch.roles == FIRST).any()
+    for (row, place), words in zip(first, batch.found.tolist(), strict=True):
+        documents = tokenizer.decode(batch.ids[row]).split("\nQuestion")[0]
+        assert all(tokenizer.decode([word]) in documents for word in words)
+        answer = int(batch.ids[row, place])
+        if batch.roles[row, place] == FIRST:  # the answer itself; works begin with "The"
+            assert answer in words or tokenizer.decode([answer]) in ("The", "of")
+        else:  # the bridge names a document, and it is another name than the answer's
+            titles = [line.split(": ")[1].split(". ")[0] for line in documents.splitlines()[0:]]
+            named = [title for title in titles if all(tokenizer.decode([word]) in title.split() for word in words)]
+            assert named
+
+
+def test_a_question_is_asked_once():
+    lesson = Lesson(3, {"binding": 1.0}, questions=10, slots=2, once=True)  # each document has an answer of its own
+
+    def repeated(lesson: Lesson) -> int:
+        batch = stream_of(lesson, batch=16).at(0)
+        count = 0
+        for ids, questions in zip(batch.ids, batch.questions, strict=True):
+            answers = [tuple(ids[questions == number].tolist()) for number in range(int(questions.max()) + 1)]
+            count += len(answers) - len(set(answers))
+        return count
+
+    assert repeated(lesson) == 0 < repeated(replace(lesson, once=False))
+
+
+def test_all_forks_have_one_lesson_and_a_parent_goes_from_one_document_to_ten():
+    assert lessons_of("arm", RECIPE) == lessons_of("dream", RECIPE) == lessons_of("llada", RECIPE)
+    (forked,) = lessons_of("arm", RECIPE)
+    assert (forked.documents, forked.slots, forked.once, forked.patience) == (10, 32, True, None)
+    lessons = lessons_of("parent", RECIPE)
+    assert [lesson.documents for lesson in lessons] == [1, 2, 3, 5, 6, 8, 10]
+    assert [lesson.patience for lesson in lessons] == [None, None, 400, 400, 120, 120, 120]
+    assert [set(lesson.kinds) == {"binding"} for lesson in lessons] == [True] * 3 + [False] * 4
+
+
+def test_a_lesson_ends_with_a_round_when_it_is_learnt_or_patience_ends(monkeypatch):
+    monkeypatch.setattr(world_stream, "WINDOW", 4)
+    lessons = Lesson(1, {"binding": 1.0}), Lesson(2, {"binding": 1.0}, patience=9), Lesson(3, {"binding": 1.0})
+    stream = stream_of(*lessons, batch=1)
+    for step in range(48):
+        stream.at(step)
+        # All is right in steps 12 to 15 only: learnt when the round of step 16 begins. Then patience of 9 steps is over
+        # when that of step 32 begins, not yet at step 24. The third lesson is the last.
+        assert stream.told()["documents"] == (1 if step < 16 else 2 if step < 32 else 3)
+        stream.hear(1.0 if 12 <= step < 16 else 0.0)
+        assert stream.told()["right"] == {12: 0.25, 13: 0.5, 14: 0.75, 15: 1.0}.get(step, 0.0)
+
+
+def test_a_stream_goes_on_from_its_state():
+    lessons = lessons_of("parent", RECIPE)
+    whole, resumed = stream_of(*lessons), stream_of(*lessons)
+    for step in range(13):
+        batch = whole.at(step)
+        whole.hear(0.5)
+    resumed.state = whole.state
+    assert torch.equal(resumed.at(12).ids, batch.ids) and torch.equal(resumed.at(13).ids, whole.at(13).ids)
+    assert whole.told() == {"right": 0.5, "documents": 1}
