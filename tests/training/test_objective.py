@@ -20,8 +20,8 @@ from floatscope.training.stream import (
     PADDING,
     PROMPT,
     TEXT,
-    Batch,
     Example,
+    ExampleBatch,
     pack,
 )
 
@@ -33,7 +33,9 @@ MASK = 3
 IDS = [[1, 10, 11, 20, 21, 2, 2, 0]]
 ROLES = [[TEXT, TEXT, TEXT, ANSWER, ANSWER, FIRST_EOS, LATER_EOS, PADDING]]
 QUESTIONS = [[-1, -1, -1, 0, 0, 0, 0, -1]]
-BATCH = Batch(torch.tensor(IDS), torch.tensor(ROLES), torch.tensor(QUESTIONS), torch.zeros(0, 2, dtype=torch.long))
+BATCH = ExampleBatch(
+    torch.tensor(IDS), torch.tensor(ROLES), torch.tensor(QUESTIONS), torch.zeros(0, 2, dtype=torch.long)
+)
 TOTAL = sum(WEIGHTS[role] for role in ROLES[0])
 
 
@@ -74,7 +76,7 @@ def test_both_mdms_mask_the_same_tokens_of_the_same_stream():
 
 def test_the_mask_ratio_is_undone_by_the_weight():
     """Over many draws a slot's weight x mask averages to its role weight: E[1(u < t) w / t] = w, in answer maskings."""
-    wide = Batch(*(tensor.expand(4000, -1) for tensor in (BATCH.ids, BATCH.roles, BATCH.questions)), BATCH.found)
+    wide = ExampleBatch(*(tensor.expand(4000, -1) for tensor in (BATCH.ids, BATCH.roles, BATCH.questions)), BATCH.found)
     masked, weights = draw_masks(wide, TWIN, generator())
     whole = (masked[:, 1:3]).any(1) | (weights[:, 3] * T_MIN < 0.1001) & (weights[:, 3] < 1)
     expected = torch.tensor([WEIGHTS[ANSWER], WEIGHTS[ANSWER], WEIGHTS[FIRST_EOS], WEIGHTS[LATER_EOS]])
@@ -84,7 +86,7 @@ def test_the_mask_ratio_is_undone_by_the_weight():
 
 
 def test_half_of_the_answer_maskings_leave_no_answer_in_sight():
-    wide = Batch(*(tensor.expand(4000, -1) for tensor in (BATCH.ids, BATCH.roles, BATCH.questions)), BATCH.found)
+    wide = ExampleBatch(*(tensor.expand(4000, -1) for tensor in (BATCH.ids, BATCH.roles, BATCH.questions)), BATCH.found)
     masked, weights = draw_masks(wide, TWIN, generator())
     full = (weights[:, 3] == WEIGHTS[ANSWER]) & masked[:, 3:7].all(1)
     assert abs(float(full.float().mean()) - ALL_MASKED * (1 - TWIN.whole)) < 0.03
@@ -110,7 +112,7 @@ def test_the_loss_is_the_weighted_cross_entropy_of_plain_logits(objective):
 def test_hints_are_read_from_the_rows_that_predict_first_tokens(objective, shift):
     """Two layers before the end the words found first, one layer before it the token, each by norm and head."""
     roles = [[TEXT, TEXT, TEXT, FIRST, ANSWER, FIRST_EOS, HOP, PADDING]]
-    batch = Batch(BATCH.ids, torch.tensor(roles), BATCH.questions, torch.tensor([[30, 31], [40, 41]]))
+    batch = ExampleBatch(BATCH.ids, torch.tensor(roles), BATCH.questions, torch.tensor([[30, 31], [40, 41]]))
     model = make_model(make_tokenizer(), 1, Shape(width=32, layers=3, heads=2, hidden=32)).eval()
     learner = TwinLearner(model, objective, make_tokenizer())
     for seed in range(20):

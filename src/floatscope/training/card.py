@@ -15,6 +15,7 @@ from floatscope.qa.readers import read_samples
 from floatscope.training import passage_gates, world_gates
 from floatscope.training.checkpoints import LOG
 from floatscope.training.gates import GateResult, Teller, table
+from floatscope.training.passages import HELD_OUT
 
 _TWINS = {
     "parent": "The causal parent of the twins, trained through the lessons. A plain Llama.",
@@ -49,7 +50,7 @@ def report(
     model = load(folder, device=device, check=False)
     if is_adapter(folder):
         untrained = load(f"{folder}-{UNTRAINED}", device=device, check=False)
-        held_out = list(read_samples(folder / "held_out.jsonl"))
+        held_out = list(read_samples(folder / HELD_OUT))
         results = passage_gates.measure(model, untrained, held_out, n, progress)
     else:
         results = world_gates.measure(model, n, progress)

@@ -58,9 +58,9 @@ def judge(
     if passed is None and least is not None:
         passed = right.estimate >= least
     estimate, low, high = (round(share, 4) for share in (right.estimate, right.low, right.high))
-    shares = {name: None if share is None else round(share, 4) for name, share in {**beside, "least": least}.items()}
-    least = shares.pop("least")
-    return GateResult(gate, slots, right.n, estimate, low, high, shares, least, passed)
+    shares = {name: None if share is None else round(share, 4) for name, share in beside.items()}
+    bar = None if least is None else round(least, 4)
+    return GateResult(gate, slots, right.n, estimate, low, high, shares, bar, passed)
 
 
 def answer(model: Model, samples: Sequence[Sample], sampler: Any, batch: int) -> list[str]:
@@ -80,15 +80,8 @@ def table(results: Sequence[GateResult]) -> str:
     """The results as a Markdown table."""
     slots = any(result.slots is not None for result in results)
     beside = list(dict.fromkeys(name for result in results for name in result.beside))
-    header = [
-        "gate",
-        *["slots"] * slots,
-        "n",
-        "right (95% interval)",
-        *(HEADINGS.get(name, name) for name in beside),
-        "bar",
-        "",
-    ]
+    headings = [HEADINGS.get(name, name) for name in beside]
+    header = ["gate", *["slots"] * slots, "n", "right (95% interval)", *headings, "bar", ""]
     rows = [header, ["---"] * len(header)]
     for result in results:
         shares = [result.beside.get(name) for name in beside]

@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 
 from floatscope.training.learner import Learner
 from floatscope.training.recipe import Recipe
-from floatscope.training.stream import ANSWER, FIRST, FIRST_EOS, HOP, LATER_EOS, PADDING, PROMPT, TEXT, Batch
+from floatscope.training.stream import ANSWER, FIRST, FIRST_EOS, HOP, LATER_EOS, PADDING, PROMPT, TEXT, ExampleBatch
 
 WEIGHTS = {PADDING: 0.0, PROMPT: 0.0, ANSWER: 1.0, FIRST_EOS: 1.0, LATER_EOS: 0.05, FIRST: 1.0, HOP: 4.0}
 T_MIN = 0.1
@@ -56,7 +56,9 @@ def role_weights(roles: Tensor, recipe: Recipe) -> Tensor:
     return torch.tensor([weights[role] for role in sorted(weights)])[roles]
 
 
-def make_target(to: str, batch: Batch, mask_id: int | None, recipe: Recipe, generator: torch.Generator) -> Target:
+def make_target(
+    to: str, batch: ExampleBatch, mask_id: int | None, recipe: Recipe, generator: torch.Generator
+) -> Target:
     """What to run and what to ask for; `to` is arm, dream or llada."""
     weights = role_weights(batch.roles, recipe)
     total = weights.sum()
@@ -79,7 +81,7 @@ def make_target(to: str, batch: Batch, mask_id: int | None, recipe: Recipe, gene
     return Target(inputs, rows, batch.ids[at], weights[at] / total, answers, hinted, batch.found[number[at][hinted]])
 
 
-def draw_masks(batch: Batch, recipe: Recipe, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw_masks(batch: ExampleBatch, recipe: Recipe, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Which tokens are masked [B, T], and what each weighs if it is [B, T]: role weight / t."""
     size, width = batch.ids.shape
     weights = role_weights(batch.roles, recipe)

@@ -25,6 +25,7 @@ from floatscope.qa.readers import read_samples
 from floatscope.qa.retrieval import BM25Retriever, Retriever, find_distractors
 from floatscope.qa.samples import Document, Sample
 
+HELD_OUT = "held_out.jsonl"
 LONGEST_ANSWER = 15  # tokens: with its eos it fits the most slots that the stream has
 DISTRACTORS = 9
 OVERLAP = 13  # words in a row that no held-out passage shares with training

@@ -21,13 +21,12 @@ from floatscope.training.checkpoints import CHECKPOINT, writing
 from floatscope.training.learner import TwinLearner
 from floatscope.training.passage_gates import read_out
 from floatscope.training.passage_stream import PassageStream
-from floatscope.training.passages import Windows, held_out_samples, read_data, write_samples
+from floatscope.training.passages import HELD_OUT, Windows, held_out_samples, read_data, write_samples
 from floatscope.training.recipe import RECIPES, AdapterRecipe, TwinRecipe
 from floatscope.training.trainer import Listener, Trainer
 from floatscope.training.world_stream import WorldStream, lessons_of
 
 READ_OUT = 20  # held-out questions in a read-out
-HELD_OUT = "held_out.jsonl"
 
 
 def train(
@@ -58,7 +57,8 @@ def train(
     stream = WorldStream(World(0), tokenizer, lessons_of(twin, recipe), seed, recipe.batch)
     trainer = Trainer(learner, stream, recipe, seed, out, {"twin": twin})
     if trainer.run(50, save_every, stop_after, progress):
-        learner.write(out)
+        with writing(out):
+            learner.write(out)
     return out
 
 

@@ -18,7 +18,7 @@ PADDING, PROMPT, TEXT, ANSWER, FIRST_EOS, LATER_EOS, FIRST, HOP = range(8)
 
 
 @dataclass(frozen=True)
-class Batch:
+class ExampleBatch:
     """ids, roles and question numbers, each [B, T], padded on the right.
 
     Tokens with a question number (0 and up, else -1) may be masked; each question is masked by a ratio of its own.
@@ -65,9 +65,9 @@ class Stream:
         self.seed, self.batch, self.filler = seed, batch, filler
         self.state: dict[str, Any] = {}
         """Whatever a checkpoint must keep of the stream, in plain numbers and lists."""
-        self._round: tuple[int, list[Batch]] = (-1, [])
+        self._round: tuple[int, list[ExampleBatch]] = (-1, [])
 
-    def at(self, step: int) -> Batch:
+    def at(self, step: int) -> ExampleBatch:
         """The batch of a step; steps are asked for in order, from any step on."""
         number, index = divmod(step, self.per_round)
         if index == 0:
@@ -90,7 +90,7 @@ class Stream:
         """What the log should say of the stream."""
         return {}
 
-    def _make_round(self, number: int) -> list[Batch]:
+    def _make_round(self, number: int) -> list[ExampleBatch]:
         rng = random.Random(f"{self.name} {self.seed} {number}")
         drawn = sorted((self.example(rng) for _ in range(self.per_round * self.batch)), key=lambda one: len(one.ids))
         batches = [pack(drawn[i : i + self.batch], self.filler) for i in range(0, len(drawn), self.batch)]
@@ -98,14 +98,14 @@ class Stream:
         return batches
 
 
-def pack(examples: list[Example], filler: int) -> Batch:
+def pack(examples: list[Example], filler: int) -> ExampleBatch:
     """Examples as one batch, padded to the longest."""
     width = max(len(one.ids) for one in examples)
 
     def padded(rows: list[list[int]], filler: int) -> torch.Tensor:
         return torch.tensor([row + [filler] * (width - len(row)) for row in rows])
 
-    return Batch(
+    return ExampleBatch(
         padded([one.ids for one in examples], filler),
         padded([one.roles for one in examples], PADDING),
         padded([one.questions for one in examples], -1),

@@ -91,8 +91,8 @@ class Trainer:
         recent: list[tuple[float, int, int]] = []  # since the last line of the log
         while self.step < last:
             began = time.perf_counter()
-            this = self._one_step()
-            recent.append(this)
+            measured = self._one_step()
+            recent.append(measured)
             self.step += 1
             self.seconds += time.perf_counter() - began
             at_end = self.step == last
@@ -110,7 +110,7 @@ class Trainer:
             if self.step % save_every == 0 or at_end:
                 self.save()
             if progress:
-                progress(Progress(self.step, self.recipe.steps, this[0], self.tokens, found.get("read_out")))
+                progress(Progress(self.step, self.recipe.steps, measured[0], self.tokens, found.get("read_out")))
         self.learner.backbone.eval()
         return self.step >= self.recipe.steps
 

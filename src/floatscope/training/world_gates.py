@@ -32,7 +32,7 @@ class Gate:
     documents: int = 0
     least: float | None = None
     at_most_guess: bool = False
-    published: bool = False  # with the sampler of the family as published, not with one slot a step
+    published: bool = False  # with the sampler of the family as published, not with one slot per step
     settings: dict[str, Any] = field(default_factory=dict)
 
 
