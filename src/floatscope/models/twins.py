@@ -9,7 +9,6 @@ import hashlib
 import json
 import re
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from floatscope.cache import cache_folder
+from floatscope.files import making_folder
 from floatscope.models.families import FAMILIES, Family
 from floatscope.models.shipped import UNTRAINED
 
@@ -104,17 +104,13 @@ def untrained_twin(trained: Path) -> Path:
     key = hashlib.sha256(b"".join(file.read_bytes() for file in (Path(__file__), *kept))).hexdigest()[:16]
     folder = cache_folder() / "twins" / key / f"{trained.name}-{UNTRAINED}"
     if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            made = Path(scratch) / folder.name
+        with making_folder(folder) as made:
             made.mkdir()
             for file in kept:
                 shutil.copy(file, made)
             tokenizer = PreTrainedTokenizerFast.from_pretrained(trained, local_files_only=True, trust_remote_code=False)
             drawn = make_model(tokenizer, UNTRAINED_SEED, head_start=False)
             save_weights(trained.name.removeprefix("twin-"), drawn, made)
-            if not folder.is_dir():  # another process may have been faster
-                made.rename(folder)
     return folder
 
 
