@@ -12,6 +12,8 @@ Everything loads on first use, so that `import floatscope` and `floatscope --hel
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from floatscope.registry import NOTEBOOK_VIEWS
+
 if TYPE_CHECKING:
     from floatscope.canvas import Prompt
     from floatscope.decoding import (
@@ -59,6 +61,8 @@ _WHERE = {
     "trace": "tracing",
     "world": "qa",
 }
+
+NOTEBOOK_VIEWS["Trace"] = "floatscope.report.notebook:trace_html"
 
 __all__ = [  # noqa: RUF022  the order of the public API: load, decode, trace, ask, errors
     "load",

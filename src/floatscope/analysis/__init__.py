@@ -1,64 +1,64 @@
-"""The analyses: each a function from traces to tidy tables with control columns. They know traces and no models.
+"""The analyses: each a function from traces to tidy tables with control columns, and its figure. They know no models.
 
-`ANALYSES` is the one list that the CLI, the report, the docs and the tests read. To add an analysis is to add its
-file and a row here.
+`ANALYSES` is the one list that the CLI, studies, the report, the docs and the tests read, in the order in which a page
+shows them. To add an analysis is to add its file and a row, here or in a file of your own that FLOATSCOPE_EXTENSIONS
+names.
 """
 
-from collections.abc import Callable, Iterable
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from floatscope.analysis.results import Controls, Options, Result
-from floatscope.errors import UserError
+from floatscope.registry import Registry, load_object
 from floatscope.traces import Trace
+
+if TYPE_CHECKING:
+    from floatscope.analysis.figure import Figure
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """A row of the registry; function and figure are loaded when they are first used."""
+    """A row of the registry. Functions are given as they are, or as "module:object" and loaded when first used."""
 
     name: str
     description: str
-    function_path: str
-    figure_path: str
-
-    @property
-    def function(self) -> Callable[..., Result]:
-        """(traces, options, controls, ...) -> Result"""
-        return _load(self.function_path)
-
-    @property
-    def figure(self) -> Callable[..., Any]:
-        """(result, theme) -> altair chart"""
-        return _load(self.figure_path)
+    function: Callable[..., Result] | str
+    """(traces, options, controls, ...) -> Result"""
+    figure: Callable[[Result, Sequence[str]], Figure] | str
+    """(result, models) -> Figure; models in the order in which they are drawn."""
+    trace_figure: Callable[..., Figure | None] | str | None = None
+    """(traces, models, layer, options) -> Figure of single traces, or None where they do not hold what it needs."""
 
 
-def _load(path: str) -> Callable[..., Any]:
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
+def _row(name: str, description: str, trace_figure: str | None = None) -> Analysis:
+    module = f"floatscope.analysis.{name}"
+    picture = trace_figure and f"{module}:{trace_figure}"
+    return Analysis(name, description, f"{module}:{name}", f"{module}:figure", picture)
 
 
-def _row(name: str, description: str) -> Analysis:
-    return Analysis(name, description, f"floatscope.analysis.{name}:{name}", f"floatscope.report.figures:{name}")
-
-
-ANALYSES: dict[str, Analysis] = {
-    row.name: row
-    for row in (
-        _row("anchors", "positions whose received attention stands out, by detector and layer"),
-        _row("drift", "how anchors and received attention move from step to step"),
-        _row("absorption", "percent of attention on the first token and on the detected anchors"),
-        _row("token_classes", "what anchors are made of, by depth and by step"),
-        _row("dispersion", "how spread out received attention is, by layer"),
-        _row("retrieval_heads", "heads that look at the evidence, and how stable their ranking is"),
-        _row("flow", "attention between regions, per layer and rolled out"),
-        _row("qk", "why anchors are anchors: angle, norm and their interaction"),
-        _row("query_state", "where masked slots look, against committed ones"),
-        _row("task_dependence", "whether anchors differ more between tasks than within"),
-        _row("compat", "the published computations, quirk by quirk, beside the exact ones"),
-    )
-}
+ANALYSES: Registry[Analysis] = Registry(
+    "analysis",
+    {
+        row.name: row
+        for row in (
+            _row("drift", "how anchors and received attention move from step to step", "step_map"),
+            _row("absorption", "percent of attention on the first token and on the detected anchors"),
+            _row("anchors", "positions whose received attention stands out, by detector and layer"),
+            _row("dispersion", "how spread out received attention is, by layer"),
+            _row("token_classes", "what anchors are made of, by depth and by step"),
+            _row("qk", "why anchors are anchors: angle, norm and their interaction", "matrices"),
+            _row("query_state", "where masked slots look, against committed ones"),
+            _row("retrieval_heads", "heads that look at the evidence, and how stable their ranking is"),
+            _row("flow", "attention between regions, per layer and rolled out"),
+            _row("task_dependence", "whether anchors differ more between tasks than within"),
+            _row("compat", "the published computations, quirk by quirk, beside the exact ones"),
+        )
+    },
+)
 
 
 def analyze(
@@ -69,9 +69,42 @@ def analyze(
     **settings: Any,
 ) -> Result:
     """Run an analysis by name; `settings` are its own parameters (such as `alpha` of flow)."""
-    if name not in ANALYSES:
-        raise UserError(f"There is no analysis {name!r}; known are {', '.join(ANALYSES)}.")
-    return ANALYSES[name].function(traces, options or Options(), controls or Controls(), **settings)
+    return _loaded(ANALYSES.named(name).function)(traces, options or Options(), controls or Controls(), **settings)
 
 
-__all__ = ["ANALYSES", "Analysis", "Controls", "Options", "Result", "analyze"]
+def draw(name: str, results: Mapping[str, Result], models: Sequence[str] = ()) -> Figure:
+    """The figure of one of the results; with "compat" among them, it has the published view where there is one.
+
+    `models` are drawn in this order and in the colours of their places; others of the table follow, MDMs first.
+    """
+    from floatscope.analysis.compat import published_view
+
+    table = results[name].table
+    found = table.unique("model", maintain_order=True) if "model" in table.columns else table.clear()
+    if "kind" in found.columns:
+        found = found.sort(found["kind"] == "arm", maintain_order=True)
+    others = [str(model) for model in found["model"]] if found.height else []
+    models = (*models, *(model for model in others if model not in models))
+    figure = _loaded(ANALYSES.named(name).figure)(results[name], models)
+    if "compat" in results and name != "compat":
+        figure = dataclasses.replace(figure, published=published_view(results["compat"], name, models))
+    return figure
+
+
+def draw_traces(
+    name: str,
+    traces: Iterable[Trace],
+    models: Sequence[str],
+    layer: int | None = None,
+    options: Options | None = None,
+) -> Figure | None:
+    """The picture that an analysis has of single traces; None where it has none, or the traces lack what it needs."""
+    picture = ANALYSES.named(name).trace_figure
+    return None if picture is None else _loaded(picture)(traces, models, layer, options or Options())
+
+
+def _loaded(function: Callable[..., Any] | str) -> Callable[..., Any]:
+    return load_object(function) if isinstance(function, str) else function
+
+
+__all__ = ["ANALYSES", "Analysis", "Controls", "Options", "Result", "analyze", "draw", "draw_traces"]

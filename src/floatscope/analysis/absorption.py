@@ -4,7 +4,7 @@ Both sets for both kinds of model: the first token (an ARM's sink) and the detec
 tokens), asked of all query rows and of the answer's rows only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect
 from floatscope.analysis.depth import depth_table
+from floatscope.analysis.drawing import arrange, lines
+from floatscope.analysis.figure import Figure
+from floatscope.analysis.findings import by_model, sentence
 from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, Controls, Options, Panel, Result, analyse
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.canvas import BOS, positions
@@ -80,3 +83,30 @@ def _mean_where(values: Array, known: Array) -> Array:
     count = known.sum(axis=0)
     total = np.where(known, values, 0).sum(axis=0)
     return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+
+
+_SETS = {"bos": "first token", "detected": "detected anchors", "top1": "top position"}
+
+
+def figure(result: Result, models: Sequence[str]) -> Figure:
+    """Percent of attention on the first token, on anchors and on the top position, by whose rows ask."""
+    table = result.table
+    panels = [
+        lines(table, title if rows == "all" else f"{title}, answer rows", {"set": kind, "rows": rows}, models, y="%")
+        for kind, title in _SETS.items()
+        for rows in SOURCES
+    ]
+    first = table.filter(set="bos", rows="all")
+    beside = {name: by_model(first, models, name) for name in ("uniform", "untrained")}
+    return Figure(
+        "absorption",
+        "What the first token and the anchors absorb",
+        arrange(panels, {"table": table}),
+        table,
+        "Percent of attention on the first token (an ARM's sink), on the detected anchors and on the top position; "
+        "from all rows, and from the rows of the answer. A causal model piles mass on early tokens even when it "
+        "attends evenly: read the line against its own uniform control. Thin lines are controls: even attention under "
+        "the same visibility, as many random positions, the untrained model.",
+        finding=sentence("First token, all rows, mean over layers, in %", by_model(first, models), beside, 1),
+        notes=result.notes,
+    )

@@ -5,7 +5,7 @@ anchors move, what they absorb and what they are made of is left to the other an
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from floatscope.analysis.drawing import arrange, lines
+from floatscope.analysis.figure import Figure
+from floatscope.analysis.findings import by_model, sentence
 from floatscope.analysis.results import (
     DEFAULTS,
     NO_CONTROLS,
@@ -232,4 +235,24 @@ def anchor_list(trace: Trace, options: Options, number: int) -> pl.DataFrame:
             "received": trace.received.mean(axis=0)[layer, position].astype(float),
         },
         schema_overrides={"text": pl.String, "region": pl.String, "model": pl.String, "sample": pl.String},
+    )
+
+
+def figure(result: Result, models: Sequence[str]) -> Figure:
+    """Number of anchors per layer by detector."""
+    table = result.table.filter(measure="count", normalisation="rows")
+    names = table["detector"].unique(maintain_order=True).to_list()
+    first = table.filter(detector=names[0])
+    beside = {name: by_model(first, models, name) for name in ("uniform", "untrained")}
+    return Figure(
+        "anchors",
+        "How many tokens stand out",
+        arrange(
+            [lines(table, name, {"detector": name}, models, y="anchors per step") for name in names], {"table": table}
+        ),
+        table,
+        "Anchors per step by detector: how many there are depends on the rule, so no finding should rest on one rule "
+        "alone. Thin lines are controls: even attention under the same visibility, the untrained model.",
+        finding=sentence(f"Anchors per step by {names[0]}, mean over layers", by_model(first, models), beside),
+        notes=result.notes,
     )

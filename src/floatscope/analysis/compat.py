@@ -5,15 +5,29 @@ is the published computation on uniform attention. What each one changes is in d
 and regions need full matrices, kept on request.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import altair as alt
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect
+from floatscope.analysis.drawing import (
+    CONTROL,
+    POINT,
+    Plot,
+    arrange,
+    ends_of,
+    model_colour,
+    model_shape,
+    plot,
+    tooltips,
+)
+from floatscope.analysis.figure import Figure
+from floatscope.analysis.findings import number_text
 from floatscope.analysis.flow import region_rollout
 from floatscope.analysis.results import (
     DEFAULTS,
@@ -229,17 +243,121 @@ def pooled_rollout(attention: Array, spans: list[Region], labels: list[str] | No
 class Quirk:
     """A published computation beside the exact one, and on uniform attention; None where a trace cannot tell."""
 
+    title: str
+    beside: str
+    """The analysis whose figure has it as its published view."""
     values: Callable[[Trace], Pair | None]
     even: Callable[[Trace], Array] | None = None
     lacking: str = "without full matrices (keep='matrices')"
 
 
 QUIRKS: dict[str, Quirk] = {
-    "absolute_threshold": Quirk(_absolute_threshold, lambda trace: _absolute_threshold(uniform_trace(trace))[0]),
-    "one_forward": Quirk(_one_forward, lambda trace: _one_forward(uniform_trace(trace))[0]),
-    "head_averaged_states": Quirk(_head_averaged_states),
-    "head_modulo": Quirk(_head_modulo),
+    "absolute_threshold": Quirk(
+        "absolute threshold, % absorbed",
+        "absorption",
+        _absolute_threshold,
+        lambda trace: _absolute_threshold(uniform_trace(trace))[0],
+    ),
+    "one_forward": Quirk(
+        "last forward only, % absorbed",
+        "absorption",
+        _one_forward,
+        lambda trace: _one_forward(uniform_trace(trace))[0],
+    ),
+    "head_averaged_states": Quirk("heads averaged first, q·k advantage", "qk", _head_averaged_states),
+    "head_modulo": Quirk("head h with h mod H, q·k advantage", "qk", _head_modulo),
     "retokenised_regions": Quirk(
-        _retokenised_regions, _even_documents, "without full matrices (keep='matrices'), documents or answer"
+        "pieces tokenised apart, flow to documents",
+        "flow",
+        _retokenised_regions,
+        _even_documents,
+        "without full matrices (keep='matrices'), documents or answer",
     ),
 }
+_VERSIONS = {"exact": [1, 0], "published": [7, 3]}
+
+
+def figure(result: Result, models: Sequence[str], beside: str | None = None) -> Figure:
+    """Published and exact values per layer, by quirk; only those that belong to an analysis, where one is given."""
+    quirks = {name: quirk for name, quirk in QUIRKS.items() if beside in (None, quirk.beside)}
+    table = result.table.filter(pl.col("quirk").is_in(list(quirks)))
+    return Figure(
+        "compat",
+        "Published computations beside exact ones",
+        arrange([_quirk(table, name, quirk.title, models) for name, quirk in quirks.items()], {"table": table}),
+        table,
+        "The computations of the published code, quirk by quirk, on the same traces: dashed and hollow as published, "
+        "solid as defined. The thin grey line is the control: the published computation on uniform attention, which is "
+        "what its figure would show with nothing to see.",
+        finding=_furthest(table, quirks, models),
+        notes=result.notes,
+        subtitle="grey: the published computation on uniform attention",
+    )
+
+
+def published_view(compat: Result, name: str, models: Sequence[str]) -> Figure | None:
+    """The quirks that change the figure of an analysis; None where there are none."""
+    names = [quirk for quirk, row in QUIRKS.items() if row.beside == name]
+    known = compat.table.filter(pl.col("quirk").is_in(names))
+    return None if known.is_empty() else figure(compat, models, name)
+
+
+def _quirk(table: pl.DataFrame, name: str, title: str, models: Sequence[str]) -> Plot | None:
+    """One quirk over layers; one of the whole stack is a pair of points."""
+    part = table.filter(quirk=name)
+    if part.is_empty():
+        return None
+    whole = part["layer"].null_count() == part.height
+    numbers = [number for column in ("published", "exact", "uniform") for number in part[column].to_list()]
+    numbered = [0] if whole else part["layer"].to_list()
+    axis = alt.Axis(labels=not whole, tickMinStep=1, format="d")
+    x = alt.X(
+        "layer:Q",
+        title="whole stack" if whole else "layer",
+        axis=axis,
+        scale=alt.Scale(domain=ends_of(numbered), nice=False, padding=6),
+    )
+    scale = alt.Scale(domain=ends_of(numbers), nice=True, zero=False)
+
+    def height(column: str) -> alt.Y:
+        return alt.Y(f"{column}:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5))
+
+    colour = model_colour(models, table["model"])
+    dash = alt.StrokeDash(
+        "version:N",
+        scale=alt.Scale(domain=list(_VERSIONS), range=list(_VERSIONS.values())),
+        legend=alt.Legend(title=None, symbolStrokeColor=CONTROL, symbolType="stroke", symbolSize=250),
+    )
+    base = alt.Chart().encode(x=x)
+    even = base.transform_filter("isValid(datum.uniform)").encode(y=height("uniform"), detail="model:N")
+    folded = base.transform_fold(list(_VERSIONS), as_=["version", "value"]).encode(y=height("value"), color=colour)
+    told = tooltips("model", "version", "layer", "value", "low", "high", "uniform", "samples")
+    points = folded.encode(shape=model_shape(models, table["model"]), tooltip=told)
+    layers = [
+        even.mark_point(shape="stroke", size=200, strokeWidth=1.2, color=CONTROL)
+        if whole
+        else even.mark_line(strokeWidth=1.2, color=CONTROL),
+        folded.mark_line(strokeWidth=2).encode(strokeDash=dash, detail="version:N"),
+        points.transform_filter("datum.version == 'exact'").mark_point(**POINT),
+        points.transform_filter("datum.version == 'published'").mark_point(filled=False, size=32, opacity=1),
+    ]
+    places = [{"calculate": "isValid(datum.layer) ? datum.layer : 0", "as": "layer"}]
+    return plot(layers, title, table, {"quirk": name}, transform=places)
+
+
+def _furthest(table: pl.DataFrame, quirks: Iterable[str], models: Sequence[str]) -> str:
+    """For each quirk the model whose published value lies furthest from the exact one, means over layers."""
+    words = []
+    for name in quirks:
+        means = (
+            table.filter(quirk=name)
+            .group_by("model", maintain_order=True)
+            .agg(pl.col("published", "exact", "uniform").mean())
+        )
+        known = means.drop_nulls(["published", "exact"]).filter(pl.col("model").is_in(list(models)))
+        gap = (pl.col("published") - pl.col("exact")).abs()
+        for row in known.sort(gap, descending=True, maintain_order=True).head(1).iter_rows(named=True):
+            even = f" (uniform {number_text(row['uniform'], 2)})" if row["uniform"] is not None else ""
+            shown = f"{number_text(row['published'], 2)} instead of {number_text(row['exact'], 2)}"
+            words.append(f"{name.replace('_', ' ')} {shown} in {row['model']}{even}")
+    return f"As published instead of exact, mean over layers: {'; '.join(words)}." if words else ""

@@ -1,13 +1,16 @@
 """Dispersion: how spread out received attention is, per layer ("shallow spread, deep sparse" in numbers)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import field_of, parse_detector
-from floatscope.analysis.depth import depth_table
+from floatscope.analysis.depth import CONTRAST, depth_table
+from floatscope.analysis.drawing import arrange, lines
+from floatscope.analysis.figure import Figure
+from floatscope.analysis.findings import by_model, rows_by_model, sentence
 from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, Controls, Options, Panel, Result, analyse
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.traces import Trace
@@ -62,3 +65,33 @@ def _gini(share: NDArray[np.float64], columns: NDArray[np.int64]) -> NDArray[np.
     rank = np.arange(1, share.shape[-1] + 1) - absent
     weights = 2 * rank - columns[..., None] - 1
     return (weights * ascending).sum(axis=-1) / columns
+
+
+_TITLES = {
+    "anchors": "number of anchors",
+    "effective_share": "exp(entropy) / columns",
+    "gini": "Gini coefficient",
+    "top_share": "share of the top position",
+}
+
+
+def figure(result: Result, models: Sequence[str]) -> Figure:
+    """Every dispersion measure per layer."""
+    table = result.table
+    contrast = result.tables["dispersion_depth"].filter(measure="effective_share", depth=CONTRAST)
+    beside = {name: by_model(contrast, models, name) for name in ("uniform", "untrained")}
+    return Figure(
+        "dispersion",
+        "How spread out attention is, by depth",
+        arrange(
+            [lines(table, title, {"measure": name}, models) for name, title in _TITLES.items()], {"table": table}, 2
+        ),
+        table,
+        "exp(entropy) / columns is 1 if all positions receive the same, near 0 if one receives everything; the Gini "
+        "coefficient runs the other way. Thin lines are controls: even attention under the same visibility, the "
+        "untrained model.",
+        finding=sentence(
+            "exp(entropy) / columns, shallow third minus deep third", rows_by_model(contrast, models), beside, 3
+        ),
+        notes=result.notes,
+    )

@@ -1,17 +1,32 @@
 """Drift: how anchors and received attention move from one denoising step to the next, per layer.
 
-The temporal heatmap of one trace is here too, as a table; drawing it is left to `floatscope.report`.
+The map of one sample over its steps is here too, as a table and as a figure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import altair as alt
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect, field_of, parse_detector
 from floatscope.analysis.depth import depth_table
+from floatscope.analysis.drawing import (
+    ACCENT,
+    HEAT,
+    INK,
+    Plot,
+    arrange,
+    lines,
+    name_axis,
+    plot,
+    token_axis,
+    tooltips,
+)
+from floatscope.analysis.figure import Figure
+from floatscope.analysis.findings import by_model, sentence
 from floatscope.analysis.results import (
     DEFAULTS,
     NO_CONTROLS,
@@ -162,3 +177,130 @@ def temporal_heatmap(trace: Trace, layer: int, options: Options = DEFAULTS) -> p
             "commits": commit[position] == step,
         }
     )
+
+
+_TITLES = {
+    "turnover": "turnover of anchors",
+    "static_share": "share of static anchors",
+    "lifetime": "lifetime of an anchor, steps",
+    "top_shift": "shift of the top position, tokens",
+    "centroid_shift": "shift of the centroid, tokens",
+    "wasserstein": "Wasserstein-1, tokens",
+    "direction": "direction (Spearman with step)",
+    "cosine": "cosine between steps",
+    "top_overlap": "overlap of the top ten",
+}
+_FAR = ("top_shift", "centroid_shift", "wasserstein")
+"""Measures whose random control lies orders of magnitude above the values."""
+
+
+def figure(result: Result, models: Sequence[str]) -> Figure:
+    """Every drift measure per layer."""
+    table = result.table
+    panels = [lines(table, title, {"measure": name}, models, symlog=name in _FAR) for name, title in _TITLES.items()]
+    turnover = table.filter(measure="turnover")
+    beside = {name: by_model(turnover, models, name) for name in ("random", "untrained")}
+    return Figure(
+        "drift",
+        "How far it moves",
+        arrange(panels, {"table": table}),
+        table,
+        "Turnover 0 is a sink that never moves, 1 is a new set of anchors at every step; bands are 95 % intervals "
+        "over samples. Distances in tokens have a scale that is linear near 0 and logarithmic above. Thin lines are "
+        "controls: even attention, the same values shuffled over positions at every step, the untrained model.",
+        finding=sentence("Turnover, mean over layers", by_model(turnover, models), beside),
+        notes=result.notes,
+    )
+
+
+def step_map(
+    traces: Iterable[Trace], models: Sequence[str], layer: int | None = None, options: Options = DEFAULTS
+) -> Figure | None:
+    """Received attention over steps and tokens: one sample under every model, beside the model untrained.
+
+    Without a layer it is the one whose anchors change most under the first model, and the panels are small; with one
+    (a negative one counts from the last) they are as wide as the canvas, with token texts and rings where slots
+    commit.
+    """
+    shown = _one_sample(traces, models)
+    if not shown:
+        return None
+    first = shown[0]
+    depth = _liveliest(first) if layer is None else layer
+    if layer is None:  # models of unequal depth are shown at the same relative depth
+        depths = [round(depth * (trace.layers - 1) / max(1, first.layers - 1)) for trace in shown]
+    else:
+        depths = [layer] * len(shown)
+    tables = [temporal_heatmap(trace, depth, options) for trace, depth in zip(shown, depths, strict=True)]
+    table = pl.concat(tables)
+    top = max(float(part["received"].max()) for part in tables)  # pyright: ignore[reportArgumentType]
+    panels = [_map_panel(table, part, top, wide=layer is not None) for part in tables]
+    question = first.metadata.get("question") or first.metadata.get("sample", "")
+    why = f"the one whose anchors change most in {first.model} on this sample" if layer is None else "as asked for"
+    return Figure(
+        "drift_map",
+        "Where attention goes, step by step",
+        arrange(panels, {"table": table}, 1 if layer is not None else 2 if len(shown) > len(models) else 3),
+        table,
+        "Each row is a step, each column a token of the canvas; darker tokens receive more, small squares are "
+        "anchors. Stripes are anchors that stay, marks that wander are anchors that float. The control is the "
+        "untrained model.",
+        finding=f"“{question}”, layer {tables[0]['layer'][0]}: {why}.",
+        subtitle="square: anchor" + ("; ring: the slot commits at this step" if layer is not None else ""),
+    )
+
+
+def _one_sample(traces: Iterable[Trace], models: Sequence[str]) -> list[Trace]:
+    """The first sample of the first model, under every model in order, each followed by its untrained control."""
+    found: dict[tuple[str, str], Trace] = {}
+    sample = None
+    held = list(traces)
+    for model in models:
+        for control in ("", "untrained"):
+            for trace in held:
+                about = trace.metadata
+                whose = (str(about.get("control_of", trace.model)), str(about.get("control") or ""))
+                if whose != (model, control) or whose in found:
+                    continue
+                sample = about.get("sample") if sample is None else sample
+                if about.get("sample") == sample:
+                    found[whose] = trace
+    return list(found.values())
+
+
+def _liveliest(trace: Trace) -> int:
+    """The layer whose anchors change most often; of equals, the one whose top position receives most."""
+    anchors = detect(trace)  # [step, layer, token]
+    changes = (anchors[1:] != anchors[:-1]).sum(axis=(0, 2)) if trace.steps > 1 else anchors.sum(axis=(0, 2)) * 0
+    peaks = trace.received.max(axis=(0, 2))
+    return max(range(trace.layers), key=lambda layer: (int(changes[layer]), float(peaks[layer])))
+
+
+def _map_panel(table: pl.DataFrame, part: pl.DataFrame, top: float, wide: bool) -> Plot:
+    texts = dict(part.sort("position").select("position", "text").unique("position", keep="first").rows())
+    steps = part["step"].n_unique()
+    width = max(420, min(1500, 11 * len(texts))) if wide else 640
+    # whole pixels, so that there are no seams between cells
+    even = alt.Scale(paddingInner=0, paddingOuter=0, round=len(texts) <= 300, align=0)
+    base = alt.Chart().encode(
+        x=alt.X(
+            "position:O",
+            title="token",
+            scale=even,
+            axis=token_axis(texts, width, -90) if wide else name_axis("datum.value % 8 == 0 ? datum.label : ''"),
+        ),
+        y=alt.Y("step:O", title="step", scale=alt.Scale(paddingInner=0, paddingOuter=0), axis=name_axis()),
+    )
+    shade = alt.Opacity("received:Q", scale=alt.Scale(domain=[0, top or 1], range=[0, 1]), legend=None)
+    tip = [*tooltips("model", "text", "position", "step", "received"), alt.Tooltip("anchor:N")]
+    square = {"shape": "square", "filled": True, "color": INK, "opacity": 1, "size": 16 if wide else 5, "tooltip": None}
+    layers = [
+        base.mark_rect(color=HEAT).encode(opacity=shade, tooltip=tip),
+        base.transform_filter("datum.anchor").mark_point(**square),
+    ]
+    if wide:
+        ring = base.transform_filter("datum.commits")
+        layers.append(ring.mark_point(size=34, stroke=ACCENT, strokeWidth=2, opacity=1))
+    model, layer = part["model"][0], part["layer"][0]
+    height = steps * max(6, min(16, 150 / steps))
+    return plot(layers, f"{model}, layer {layer}", table, {"model": model}, width, height, bed=True)

@@ -5,7 +5,7 @@ rollout does not. A causal stack rolls out to its first token whatever its weigh
 same depth stands beside every number.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from floatscope.analysis.depth import THIRDS, thirds, with_test
+from floatscope.analysis.drawing import Plot, arrange, cells, lines
+from floatscope.analysis.figure import Figure
+from floatscope.analysis.findings import by_model, number_text, rows_by_model, sentence
 from floatscope.analysis.results import (
     DEFAULTS,
     NO_CONTROLS,
@@ -208,3 +211,103 @@ _TO_DOCUMENTS = (
     & pl.col("target").cast(pl.String).str.starts_with("doc ")
 )
 _IS_GOLD = pl.col("gold").str.split(" + ").list.contains(pl.col("target"))
+
+
+_MOST_PANELS = 6
+_SHORT = "replace(datum.label, regexp('doc ', 'g'), '')"
+
+
+def figure(result: Result, models: Sequence[str]) -> Figure:
+    """From the answer to each document by the place of the gold one; step by step; and between all regions."""
+    table = result.tables["flow_gold"].filter(window="all").drop_nulls("value")
+    golds = sorted(table["gold"].unique().to_list(), key=_document_number)
+    targets = sorted(table["target"].unique().to_list(), key=_document_number)
+    columns = [name for name in ("value", "uniform", "untrained") if table[name].is_not_null().any()]
+    top = max((float(table[name].max()) for name in columns), default=1.0)  # pyright: ignore[reportArgumentType]
+    groups: dict[str, list[Plot | None]] = {
+        f"{model}, darkest {number_text(top, 2)}": [
+            _documents(table, model, column, golds, targets, top) for column in columns
+        ]
+        for model in models
+    }
+    tables = {"table": table}
+    if "flow_steps" in result.tables:
+        steps = result.tables["flow_steps"].filter(_IS_GOLD, window="all").drop_nulls("value")
+        tables["steps"] = steps
+        groups["from the answer to the gold document, step by step"] = [
+            lines(steps, f"gold at {gold}", {"gold": gold}, models, "step", name="steps", detail="target:N")
+            for gold in golds[:_MOST_PANELS]
+        ]
+    tables["regions"], groups["between all regions"] = _regions(result.table, models)
+    contrast = result.tables["flow_contrast"].filter(gold=_ANY, window="all")
+    beside = {name: by_model(contrast, models, name) for name in ("uniform", "untrained")}
+    return Figure(
+        "flow",
+        "Flow from the answer to each document, by gold position",
+        arrange(groups, tables),
+        table,
+        "Rollout over the whole stack: how much of the answer's attention ends in each document, by where the gold "
+        "one stands (diamonds). If the model reads the evidence, the diagonal is dark; beside each model stand even "
+        "attention and the untrained model, which know no evidence. Below, the same step by step, and between all "
+        "regions, from the rows to the columns.",
+        finding=sentence("Gold document minus the mean of the others", rows_by_model(contrast, models), beside, 3),
+        notes=result.notes,
+        subtitle="diamond: the gold document",
+    )
+
+
+def _documents(
+    table: pl.DataFrame, model: str, column: str, golds: list[str], targets: list[str], top: float
+) -> Plot | None:
+    """Gold positions down, documents across: the model's flow, or a control's, in grey."""
+    told = ("model", "gold", "target", *(("low", "high") if column == "value" else ()))
+    return cells(
+        table,
+        "trained" if column == "value" else column,
+        {"model": model},
+        "target",
+        "gold",
+        targets,
+        golds,
+        top,
+        value=column,
+        titles=("document", "gold at"),
+        label=_SHORT,
+        mark="datum.is_gold",
+        told=told,
+        size=(34, 24),
+        faint=column != "value",
+    )
+
+
+def _regions(table: pl.DataFrame, models: Sequence[str]) -> tuple[pl.DataFrame, list[Plot | None]]:
+    """Rollout from every region to every region, for the first gold position."""
+    rolled = table.filter(view="rollout", form="pooled", window="all").drop_nulls("value")
+    golds = sorted(rolled["gold"].unique().to_list(), key=_document_number)
+    shown = rolled.filter(gold=golds[0]) if golds else rolled
+    labels = shown["source"].unique(maintain_order=True).to_list()
+    top = shown["value"].max()
+    panels = [
+        cells(
+            shown,
+            f"{model}, gold at {golds[0]}",
+            {"model": model},
+            "target",
+            "source",
+            labels,
+            labels,
+            float(top) if isinstance(top, float) else 1.0,
+            titles=("to", "from"),
+            told=("model", "source", "target", "low", "high", "uniform", "untrained"),
+            size=(24, 20),
+            root=True,
+            name="regions",
+        )
+        for model in models
+    ]
+    return shown, panels
+
+
+def _document_number(label: str) -> tuple[int, str]:
+    digits = "".join(letter for letter in label.partition("+")[0] if letter.isdigit())
+    return (int(digits) if digits else 10**6, label)

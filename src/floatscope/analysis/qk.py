@@ -4,15 +4,19 @@ n_j = |k_j| and a_j = (mean_i q_i).k_j / |k_j| give mean_i q_i.k_j = n_j a_j exa
 heatmaps of one layer need full query and key states, kept on request.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import altair as alt
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect, random_like
 from floatscope.analysis.depth import depth_table
+from floatscope.analysis.drawing import HEAT, Plot, arrange, ends_of, lines, plot, token_axis, tooltips
+from floatscope.analysis.figure import Figure
+from floatscope.analysis.findings import by_model, sentence
 from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, Controls, Options, Panel, Result, analyse
 from floatscope.analysis.uniform import visible_spans
 from floatscope.errors import UserError
@@ -30,6 +34,7 @@ MEASURES: dict[str, str] = {
 
 _ROUNDING = 1e-5
 _MOST_TOKENS = 256
+_MOST_CELLS = 96
 
 
 def qk(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Controls = NO_CONTROLS) -> Result:
@@ -167,3 +172,99 @@ def _mean_known(values: Array, known: Array) -> Array:
     count = known.sum(axis=0)
     total = np.where(known, values, 0).sum(axis=0)
     return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+
+
+_TITLES = {
+    "qk": "advantage in q·k",
+    "cos": "advantage in cosine",
+    "norm": "advantage in |q||k|",
+    "angle_part": "part of the angle",
+    "norm_part": "part of the norm",
+    "interaction_part": "interaction",
+}
+
+
+def figure(result: Result, models: Sequence[str]) -> Figure:
+    """Anchor advantages and their parts per layer, on one scale."""
+    table = result.table
+    drawn = table.select(pl.col("value", "low", "high", "random", "untrained").drop_nulls().implode())
+    numbers = [number for column in drawn.row(0) for number in column]
+    ends = ends_of(numbers, zero=True) if numbers else None
+    panels = [
+        lines(table, title, {"measure": name}, models, y="std. dev.", ends=ends) for name, title in _TITLES.items()
+    ]
+    parts = {name: by_model(table.filter(measure=name), models) for name in ("angle_part", "norm_part")}
+    chance = by_model(table.filter(measure="angle_part"), models, "random")
+    return Figure(
+        "qk",
+        "Why anchors are anchors: angle or norm",
+        arrange(panels, {"table": table}),
+        table,
+        "The advantage of anchor columns over the others in q·k, and its three parts, which add up to it: the angle, "
+        "the length of the key, and both together. Thin lines are controls: as many random positions, the untrained "
+        "model.",
+        finding=sentence(
+            "Part of the angle, mean over layers",
+            parts["angle_part"],
+            {"norm": parts["norm_part"], "angle of random positions": chance},
+        ),
+        notes=result.notes,
+    )
+
+
+def matrices(
+    traces: Iterable[Trace], models: Sequence[str], layer: int | None = None, options: Options = DEFAULTS
+) -> Figure | None:
+    """q.k, cos and |q||k| of a layer for the first trace of each model that kept them; None where none did.
+
+    Larger matrices are drawn as means over square blocks of pairs, so that a figure stays a few megabytes.
+    """
+    shown: dict[str, pl.DataFrame] = {}
+    for trace in traces if layer is not None else ():
+        if trace.model not in shown and {"queries", "keys"} <= set(trace.arrays):
+            shown[trace.model] = qk_heatmaps(trace, layer or 0, options=options)
+    if not shown:
+        return None
+    groups, blocks, tables = {}, {}, {}
+    for place, (model, table) in enumerate(shown.items()):
+        tables[f"matrices {place}"], blocks[model] = _blocks(table)
+        heading = f"{model}: layer {table['layer'][0]}, step {table['step'][0]}"
+        groups[heading] = [
+            _matrix(tables[f"matrices {place}"], name, title, f"matrices {place}")
+            for name, title in (("qk", "q·k"), ("cos", "cos"), ("norm", "|q||k|"))
+        ]
+    pooled = [f"{model}: cells are means over {size} x {size} pairs." for model, size in blocks.items() if size > 1]
+    return Figure(
+        "qk_matrices",
+        "Queries and keys of one layer",
+        arrange(groups, tables),
+        pl.concat(shown.values()),
+        "Rows are queries, columns keys; triangles mark the anchors.",
+        notes=tuple(pooled),
+        subtitle=" ".join(["triangle: anchor", *pooled]),
+    )
+
+
+def _blocks(table: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """Means over square blocks of pairs, so that at most 96 stand in a row; and the side of a block."""
+    block = -(-table["token"].n_unique() // _MOST_CELLS)
+    starts = [(pl.col(name) // block * block).alias(name) for name in ("row", "token")]
+    means = [pl.col("qk", "cos", "norm").mean(), pl.col("anchor").any(), pl.col("text").first()]
+    known = table.drop_nulls("qk").with_columns(starts).group_by("row", "token", maintain_order=True).agg(means)
+    return known, block
+
+
+def _matrix(table: pl.DataFrame, value: str, title: str, name: str) -> Plot:
+    texts = dict(table.sort("token").select("token", "text").unique("token", keep="first").rows())
+    size = max(260, min(560, 9 * len(texts)))
+    base = alt.Chart().encode(x=alt.X("token:O", axis=token_axis(texts, size, -90), title="key"))
+    shade = alt.Color(f"{value}:Q", title=title, scale=alt.Scale(scheme="viridis"), legend=alt.Legend(orient="right"))
+    drawn = base.mark_rect().encode(
+        y=alt.Y("row:O", axis=token_axis(texts, size, 0), title="query"),
+        color=shade,
+        tooltip=[*tooltips("row", "token", "text"), alt.Tooltip(f"{value}:Q", format=".3~r")],
+    )
+    marks = base.transform_filter("datum.anchor").mark_point(
+        shape="triangle-down", filled=True, size=40, color=HEAT, opacity=1, yOffset=-6
+    )
+    return plot([drawn, marks.encode(y=alt.value(0))], title, table, {}, size, size, name=name)

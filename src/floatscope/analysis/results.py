@@ -73,12 +73,13 @@ class Result:
         return next(iter(self.tables.values()))
 
     def _repr_html_(self) -> str:
-        from floatscope.report.notebook import result_html
+        """For notebooks: the figure of the analysis."""
+        from floatscope.analysis import draw
 
-        return result_html(self)
+        return draw(self.name, {self.name: self})._repr_html_()
 
     def save(self, folder: str | Path) -> list[Path]:
-        """One parquet file a table, in a folder that is made if needed."""
+        """One parquet file per table, in a folder that is made if needed."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         paths = []
@@ -97,7 +98,7 @@ class Panel:
     models: dict[str, tuple[str, str, int]] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     listed: list[pl.DataFrame] = field(default_factory=list)
-    """Lists that come with the numbers, one a sample, in any columns."""
+    """Lists that come with the numbers, one per sample, in any columns."""
     beside: dict[str, "Panel"] = field(default_factory=dict)
     """Further numbers of the same samples under other keys."""
     untrained: "Panel | None" = None
@@ -125,7 +126,7 @@ class Panel:
                 "uniform",
                 "random",
             )
-            .with_columns(pl.col(pl.String).cast(pl.Categorical))  # 4 bytes a label: flow has thousands of rows a trace
+            .with_columns(pl.col(pl.String).cast(pl.Categorical))  # 4 bytes per label: a trace has thousands of rows
         )
 
     def note(self, sentence: str) -> None:
@@ -143,7 +144,7 @@ class Panel:
 
 
 def readable(table: pl.DataFrame) -> pl.DataFrame:
-    """Labels as text again: categories save memory while thousands of rows a trace are held."""
+    """Labels as text again: categories save memory while thousands of rows per trace are held."""
     return table.with_columns(pl.col(pl.Categorical).cast(pl.String))
 
 

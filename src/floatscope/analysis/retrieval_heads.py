@@ -4,14 +4,17 @@
 ranking of heads is stands beside it, as the correlation between halves of the data.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from floatscope.analysis.depth import depth_table
+from floatscope.analysis.depth import THIRDS, depth_table
+from floatscope.analysis.drawing import Plot, arrange, cells, dots
+from floatscope.analysis.figure import Figure
+from floatscope.analysis.findings import interval_text, number_text
 from floatscope.analysis.results import (
     DEFAULTS,
     NO_CONTROLS,
@@ -227,3 +230,76 @@ def _split_half(values: Array, rng: np.random.Generator) -> dict[str, float | No
         "full_data": 2 * mean / (1 + mean) if mean > -1 else None,
         "random": float(np.mean(chance)),
     }
+
+
+_TITLES = {
+    "copy": "copies the answer",
+    "evidence": "committing rows to evidence",
+    "query": "question to evidence",
+    "query_calibrated": "question to evidence, calibrated",
+}
+
+
+def figure(result: Result, models: Sequence[str]) -> Figure:
+    """Layer by head scores, the depth profile with its controls, and how far halves of the data agree."""
+    table = result.table.drop_nulls("value")
+    depth, stability = result.tables["retrieval_heads_depth"], result.tables["retrieval_heads_stability"]
+    halves = stability.rename({"pearson": "value", "pearson_low": "low", "pearson_high": "high"})
+    groups: dict[str, list[Plot | None]] = {
+        f"{title}, darkest {number_text(top, 2)}": [_heads(table, score, model, top) for model in models]
+        for score, title in _TITLES.items()
+        if (top := _highest(table, score)) is not None
+    }
+    groups["mean over heads, by depth"] = [
+        dots(depth, title, {"score": score}, models, "depth", THIRDS, name="depth") for score, title in _TITLES.items()
+    ]
+    groups["do two halves of the samples agree on the heads?"] = [
+        dots(halves, "correlation over heads", {}, models, "score", list(_TITLES), name="halves")
+    ]
+    return Figure(
+        "retrieval_heads",
+        "Heads that look at the evidence",
+        arrange(groups, {"table": table, "depth": depth, "halves": halves}, max(len(models), 1)),
+        table,
+        "Each cell is a head, darker for a higher score. Copying counts slots whose top key is the committed token "
+        "inside the gold answer; the other scores are attention mass on the evidence, the last one minus what a "
+        "question that asks nothing gives (blank below 0). The control stands beside each map's name: what even "
+        "attention would give. Below, means over heads with controls as grey marks, and whether two halves of the "
+        "samples agree on the heads (random: heads shuffled).",
+        finding=_strongest(table, models),
+        notes=result.notes,
+    )
+
+
+def _highest(table: pl.DataFrame, score: str) -> float | None:
+    found = table.filter(score=score)["value"].max()
+    return float(found) if isinstance(found, float) else None
+
+
+def _heads(table: pl.DataFrame, score: str, model: str, top: float) -> Plot | None:
+    part = table.filter(score=score, model=model)
+    heads, layers = (part[name].unique().sort().to_list() for name in ("head", "layer"))
+    even = part["uniform"].mean()
+    title = f"{model} (uniform {number_text(even, 2)})" if isinstance(even, float) else model
+    size = (max(9, min(26, 420 / max(len(heads), 1))), max(8, min(24, 260 / max(len(layers), 1))))
+    where, told = {"score": score, "model": model}, ("model", "layer", "head", "low", "high", *_CONTROLS)
+    return cells(
+        table, title, where, "head", "layer", heads, layers, top, titles=("head", "layer"), told=told, size=size
+    )
+
+
+_CONTROLS = ("uniform", "random", "untrained")
+
+
+def _strongest(table: pl.DataFrame, models: Sequence[str]) -> str:
+    """The head of each model with most mass on the evidence, with its interval and controls."""
+    words = []
+    for model in models:
+        part = table.filter(score="evidence", model=model).sort("value", descending=True, maintain_order=True)
+        for row in part.head(1).iter_rows(named=True):
+            words.append(
+                f"{model} layer {row['layer']} head {row['head']} with "
+                f"{interval_text(row['value'], row['low'], row['high'])} (uniform {number_text(row['uniform'], 2)}, "
+                f"untrained {number_text(row['untrained'], 2)})"
+            )
+    return f"Most mass on evidence: {'; '.join(words)}." if words else ""

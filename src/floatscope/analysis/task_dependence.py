@@ -4,7 +4,7 @@ Each sample has three anchor profiles per depth third (relative position, region
 `trace.metadata["task"]`. The test permutes task labels over samples.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect, random_like
 from floatscope.analysis.depth import THIRDS, thirds
+from floatscope.analysis.drawing import arrange, dots
+from floatscope.analysis.figure import Figure
+from floatscope.analysis.findings import by_model, number_text, sentence
 from floatscope.analysis.results import (
     DEFAULTS,
     NO_CONTROLS,
@@ -159,3 +162,39 @@ def _means(pairs: Array, same: Array) -> tuple[Array, Array]:
     inside = same @ pairs
     count = same.sum(axis=1)
     return (pairs.sum() - inside) / (len(pairs) - count), inside / count
+
+
+def figure(result: Result, models: Sequence[str]) -> Figure:
+    """Distance between tasks minus distance within tasks; hollow where a permutation of tasks does as well."""
+    table = result.table
+    panels = [
+        dots(
+            table, f"{name}: {about}", {"profile": name}, models, "depth", (*THIRDS, "all"), "between - within", _CHANCE
+        )
+        for name, about in PROFILES.items()
+    ]
+    whole = table.filter(depth="all", profile="position").drop_nulls("value")
+    values = {
+        row["model"]: f"{number_text(row['value'])}, p = {number_text(row['p'])}" for row in whole.iter_rows(named=True)
+    }
+    beside = {name: by_model(whole, models, name) for name in ("random", "untrained")}
+    return Figure(
+        "task_dependence",
+        "Whether anchors depend on the task",
+        arrange(panels, {"table": table}),
+        table,
+        "Distance (total variation) of anchor profiles between samples of different tasks minus that between samples "
+        "of one task: above 0, anchors are elsewhere in another task. Hollow points: a permutation of the tasks does "
+        "as well (p >= 0.05). Grey marks are controls: as many random positions, the untrained model.",
+        finding=sentence(
+            "Between tasks minus within, position of anchors, all layers",
+            {model: values[model] for model in models if model in values},
+            beside,
+            3,
+        ),
+        notes=result.notes,
+        subtitle="hollow: p >= 0.05",
+    )
+
+
+_CHANCE = "datum.p >= 0.05"

@@ -1,14 +1,18 @@
 """Token classes: what anchors are made of by depth and step; "shallow structure, deep content" as a test."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import altair as alt
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect, random_like
 from floatscope.analysis.depth import THIRDS, thirds
+from floatscope.analysis.drawing import MUTED, Plot, arrange, plot
+from floatscope.analysis.figure import Figure
+from floatscope.analysis.findings import rows_by_model, sentence
 from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, Controls, Options, Panel, Result, analyse, readable
 from floatscope.analysis.token_text import text_class
 from floatscope.analysis.uniform import uniform_layers
@@ -142,3 +146,94 @@ def _contrast(part: pl.DataFrame, names: tuple[str, ...], column: str) -> NDArra
     if not {"shallow", "deep"} <= set(wide.columns):
         return np.full(wide.height, np.nan)
     return (wide["shallow"] - wide["deep"]).cast(pl.Float64).fill_null(float("nan")).to_numpy()
+
+
+_COLOURS = {
+    "mask": "#9aa0a6",
+    "special": "#003f66",
+    "whitespace": "#2b7bba",
+    "punctuation": "#56b4e9",
+    "scaffold": "#b5dcf4",
+    "function": "#009e73",
+    "number": "#e69f00",
+    "content": "#d55e00",
+}
+_BARS = {"value": "anchors", "random": "random", "uniform": "uniform", "untrained": "untrained"}
+
+
+def figure(result: Result, models: Sequence[str]) -> Figure:
+    """What anchors are made of by depth, beside random positions, even attention and the untrained model."""
+    table = result.table.filter(pl.col("phase") == "all", pl.col("depth") != "all")
+    claim = result.tables["token_classes_test"].filter(
+        pl.col("treatment") == "function words apart", pl.col("contrast").str.starts_with("lexical")
+    )
+    chance = {row["model"]: row["random"] for row in claim.drop_nulls("random").iter_rows(named=True)}
+    return Figure(
+        "token_classes",
+        "What anchors are made of, by depth",
+        arrange([_bars(table, model) for model in models if model in table["model"]], {"table": table}),
+        table,
+        "Share of anchor mass by token class in the first, middle and last third of the layers. The full bar is the "
+        "anchors', the pale bars beside it are random positions, even attention and the untrained model: a class that "
+        "fills them equally is no finding.",
+        finding=sentence(
+            "Lexical share of anchor mass, deep minus shallow", rows_by_model(claim, models, 2), {"random": chance}
+        ),
+        notes=result.notes,
+        subtitle="pale: controls",
+    )
+
+
+def _bars(table: pl.DataFrame, model: str) -> Plot | None:
+    """Stacked shares of one model: for each third of its layers the anchors, then the controls, pale."""
+    part = table.filter(model=model)
+    known = [name for name in _BARS if part[name].is_not_null().any()]
+    if not known:
+        return None
+    places = []
+    for depth in THIRDS:  # a blank place keeps the thirds apart
+        places += [*(f"{depth} {name}" for name in known), f"{depth} "]
+    base = alt.Chart().encode(
+        x=alt.X(
+            "place:N",
+            title=None,
+            scale=alt.Scale(domain=places[:-1], paddingInner=0.12, paddingOuter=0),
+            axis=alt.Axis(labelExpr=f"{_BARS}[split(datum.value, ' ')[1]] || ''", labelAngle=-55, labelOverlap=False),
+        )
+    )
+    bars = (
+        base.transform_filter("isValid(datum.share)")
+        .mark_bar()
+        .encode(
+            y=alt.Y(
+                "share:Q",
+                title=None,
+                scale=alt.Scale(domain=[0, 1]),
+                axis=alt.Axis(format=".0%", tickCount=5, grid=False),
+            ),
+            color=alt.Color(
+                "class:N",
+                scale=alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values())),
+                legend=alt.Legend(title=None, columns=8),
+            ),
+            order="rank:Q",
+            opacity=alt.condition("datum.source == 'value'", alt.value(1), alt.value(0.45)),
+            tooltip=[
+                *(alt.Tooltip(f"{name}:N") for name in ("model", "depth")),
+                alt.Tooltip("source:N", title="of"),
+                alt.Tooltip("class:N"),
+                alt.Tooltip("share:Q", format=".1%"),
+            ],
+        )
+    )
+    names = (
+        base.transform_filter("datum.source == 'value' && datum.rank == 0")
+        .mark_text(align="left", baseline="bottom", dx=-6, dy=-4, color=MUTED, fontSize=11)
+        .encode(y=alt.value(0), text="depth:N")
+    )
+    shares = [
+        {"fold": known, "as": ["source", "share"]},
+        {"calculate": "datum.depth + ' ' + datum.source", "as": "place"},
+        {"calculate": f"indexof({list(CLASSES)}, datum.class)", "as": "rank"},
+    ]
+    return plot([bars, names], model, table, {"model": model}, width=400, height=180, transform=shares)

@@ -56,11 +56,10 @@ def analyze(
     import polars
     from rich.console import Console
 
-    from floatscope.analysis import ANALYSES, Options
+    from floatscope.analysis import Options, draw, draw_traces
     from floatscope.analysis import analyze as run
     from floatscope.analysis.reading import find_traces, split_controls
-    from floatscope.report.drawing import save_figure
-    from floatscope.report.heatmaps import trace_heatmaps
+    from floatscope.report.page import figure_page
 
     if alpha is not None and analysis != "flow":
         raise UserError(f"--alpha is a setting of flow, not of {analysis}; leave it out.")
@@ -68,14 +67,18 @@ def analyze(
     given = (find_traces(*places).paths if places else () for places in (untrained, null_query))
     files, controls = split_controls(find_traces(*traces, progress=analysis), *given)
     result = run(analysis, files, options, controls, **({} if alpha is None else {"alpha": alpha}))
-    charts = {analysis: ANALYSES[analysis].figure(result, theme)}
-    charts |= trace_heatmaps(analysis, files, layer, options, theme)
+    figures = [draw(analysis, {analysis: result})]
+    models = result.table["model"].unique(maintain_order=True).to_list() if "model" in result.table.columns else []
+    picture = draw_traces(analysis, files, models, layer, options)
+    figures += [picture] if picture is not None else []
     try:
         paths = result.save(out)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}") from error
-    for stem, chart in charts.items():
-        paths += save_figure(chart, out / stem)
+    for figure in figures:
+        paths += figure.save(out / figure.name, ("svg", "pdf"), theme)
+        paths.append(out / f"{figure.name}.html")
+        paths[-1].write_text(figure_page(figure, theme), encoding="utf-8")
     with polars.Config(tbl_width_chars=Console().width, tbl_cols=-1, tbl_hide_dataframe_shape=True, tbl_rows=12):
         print(result.table)
     for note in result.notes:

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from floatscope.analysis.drawing import arrange, lines
+from floatscope.analysis.figure import Figure
+
 BASELINES = ("closed-book", "oracle")
 
 
@@ -20,3 +23,19 @@ def stress_curves(scores: pl.DataFrame, models: Sequence[str]) -> pl.DataFrame:
     return own.select(
         "stressor", "task", "panel", "axis", "x", "model", "value", "low", "high", "n", *BASELINES, "guess"
     ).sort(pl.col("model").replace_strict(place, default=len(place), return_dtype=pl.Int64), maintain_order=True)
+
+
+def stress_figure(table: pl.DataFrame, models: Sequence[str]) -> Figure:
+    """Accuracy by level, a panel for each curve, with the baselines as controls."""
+    panels = []
+    for stressor, axis, panel in table.select("stressor", "axis", "panel").unique(maintain_order=True).iter_rows():
+        where = {"stressor": stressor, "panel": panel}
+        panels.append(lines(table, str(panel), where, models, "x", axis, "accuracy", (*BASELINES, "guess"), ends=(0, 1)))
+    return Figure(
+        "stress",
+        "Right answers as it gets harder",
+        arrange(panels, {"table": table}),
+        table,
+        "Share of right answers with 95 % intervals. Thin lines are each model's baselines: closed-book without "
+        "documents, oracle with the gold documents only; guess knows no model.",
+    )

@@ -1,8 +1,11 @@
 """The report: one HTML page that opens by double click, with nothing to fetch. It takes tables, Results and Traces.
 
 Where they come from is left to `floatscope.study.reporting`. Parts that are missing leave a sentence in their place.
+The page has a policy of its own: only the scripts it was written with may run, and nothing is evaluated or fetched.
 """
 
+import base64
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,13 +13,14 @@ from typing import Any
 
 import polars as pl
 
+from floatscope.analysis import ANALYSES, draw, draw_traces
+from floatscope.analysis.drawing import csv_text
+from floatscope.analysis.figure import Figure, Theme
 from floatscope.analysis.results import Result
-from floatscope.report.charts import Figure, csv_text, line_panels
-from floatscope.report.curves import BASELINES, stress_curves
+from floatscope.report.cards import drawing_library, figure_card, missing_card
+from floatscope.report.curves import stress_curves, stress_figure
 from floatscope.report.headline import headline_html
-from floatscope.report.maps import drift_map
 from floatscope.report.player import asset, escape, player_data, script_json
-from floatscope.report.sections import FIGURES
 from floatscope.traces import Trace
 
 
@@ -38,6 +42,8 @@ class Content:
     """For the player and the drift map; controls among them carry `control` in their metadata."""
     results: Mapping[str, Result] = field(default_factory=dict)
     """Analyses by name; "compat" gives the figures their published view."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Analyses that could not be made, with the reason."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     study: str = ""
     """The study as a TOML text."""
@@ -47,28 +53,53 @@ class Content:
 
 def build_page(content: Content) -> str:
     """The whole page as one text."""
+    figures, stress = page_figures(content), _stress(content)
     parts = (
         _summary(content),
         _headline(content),
         _player(content),
-        _figures(content),
-        _stress(content),
+        _figures(figures),
+        stress,
         _making(content),
+    )
+    drawing = [drawing_library()] if "<figure" in "".join(parts) else []
+    scripts = [asset("canvas.js"), asset("player.js"), *drawing, asset("figures.js"), asset("page.js")]
+    body = '<a class="skip" href="#main">Skip to the content</a>\n' + "\n".join(parts)
+    return _document(content.title, body, [asset("theme.js")], scripts)
+
+
+def figure_page(figure: Figure, theme: Theme = "light") -> str:
+    """A page with one figure, in one theme: its card as in the report."""
+    script = f'document.documentElement.dataset.theme = "{theme}"; window.floatscope = {{ theme: () => "{theme}" }};'
+    card = f"<main>{figure_card(figure)}</main>"
+    return _document(figure.title, card, [script], [drawing_library(), asset("figures.js")])
+
+
+def _document(title: str, body: str, first: Sequence[str], scripts: Sequence[str]) -> str:
+    """A page around a body: the scripts that run before it is shown, and those that run after."""
+    digests = [hashlib.sha256(text.encode()).digest() for text in (*first, *scripts)]
+    hashes = [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {' '.join(hashes)}",
+            "style-src 'unsafe-inline'",
+            "img-src data: blob:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
     )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(content.title)}</title>\n"
+        f"<title>{escape(title)}</title>\n"
         '<link rel="icon" href="data:,">\n'
         f"<style>\n{asset('components.css')}\n{asset('page.css')}</style>\n"
-        + "".join(
-            f"<script>\n{asset(name)}</script>\n"
-            for name in ("theme.js", "canvas.js", "player.js", "plots.js", "charts.js")
-        )
-        + '</head>\n<body>\n<div class="floatscope page">\n'
-        + '<a class="skip" href="#main">Skip to the content</a>\n'
-        + "\n".join(parts)
-        + f"\n</div>\n<script>\n{asset('page.js')}</script>\n</body>\n</html>\n"
+        + "".join(f"<script>{text}</script>\n" for text in first)
+        + f'</head>\n<body>\n<div class="floatscope page">\n{body}\n</div>\n'
+        + "".join(f"<script>{text}</script>\n" for text in scripts)
+        + "</body>\n</html>\n"
     )
 
 
@@ -122,31 +153,45 @@ def _player(content: Content) -> str:
         '<p class="keys"><kbd>space</kbd> play or pause · <kbd>←</kbd> <kbd>→</kbd> step · '
         "<kbd>↑</kbd> <kbd>↓</kbd> layer · <kbd>home</kbd> <kbd>end</kbd> first and last step</p>\n"
         '<div id="player-root"></div>\n'
-        f'<script>floatscope.player = new floatscope.Player(document.getElementById("player-root"), '
-        f"{script_json(player_data(shown))});</script>\n</section>"
+        f'<script type="application/json" id="player-data">{script_json(player_data(shown))}</script>\n</section>'
     )
 
 
-def _figures(content: Content) -> str:
+Shown = Figure | tuple[str, str, str]
+"""A figure, or name, title and reason of one that is missing."""
+
+
+def page_figures(content: Content) -> list[Shown]:
+    """The figures of the page in the order of the registry; pictures of single traces stand before their analysis."""
+    shown: list[Shown] = []
+    for name, row in ANALYSES.items():
+        if content.traces and content.models:
+            picture = draw_traces(name, content.traces, content.models)
+            shown += [picture] if picture is not None else []
+        if name in content.results:
+            shown.append(draw(name, content.results, content.models))
+        elif name in content.missing:
+            shown.append((name, row.description, content.missing[name]))
+    return shown
+
+
+def _figures(figures: Sequence[Shown]) -> str:
     opening = '<section aria-labelledby="figures">\n<h2 id="figures">Where attention goes</h2>'
-    made = list(analysis_figures(content.results, content.models, content.traces))
-    if not made:
+    if not figures:
         return f"{opening}\n{_missing('The study ran no analyses of traces: there are no figures.')}</section>"
     lead = (
         "Every figure carries its controls: what even attention, random positions or the untrained model would give. "
         "Names in the legend switch lines off and on; “as published” shows the paper's own computation where it "
         "differs. Layers, heads and steps are counted from 0, as in the tables."
     )
-    return f'{opening}\n<p class="lead">{lead}</p>\n' + "\n".join(figure_html(figure) for figure in made) + "</section>"
-
-
-def analysis_figures(
-    results: Mapping[str, Result], models: Sequence[str], traces: Sequence[Trace] = ()
-) -> Iterable[Figure]:
-    """The figures that can be drawn, in the order of the page."""
-    first = drift_map(traces, models) if traces else None
-    found = [first, *(build(results, models) for name, build in FIGURES.items() if name in results)]
-    return [figure for figure in found if figure is not None and figure.panels]
+    named = [(one.name, one.title) if isinstance(one, Figure) else one[:2] for one in figures]
+    entries = "".join(f'<li><a href="#figure-{escape(name)}">{escape(title)}</a></li>' for name, title in named)
+    cards = [figure_card(one) if isinstance(one, Figure) else missing_card(*one) for one in figures]
+    return (
+        f'{opening}\n<p class="lead">{lead}</p>\n<nav class="contents" aria-label="Figures"><ol>{entries}</ol></nav>\n'
+        + "\n".join(cards)
+        + "</section>"
+    )
 
 
 def _stress(content: Content) -> str:
@@ -154,52 +199,7 @@ def _stress(content: Content) -> str:
     table = None if content.scores is None else stress_curves(content.scores, content.models)
     if table is None or table.is_empty():
         return f"{opening}\n{_missing('The study has no stress conditions: there are no curves.')}</section>"
-    return f"{opening}\n{figure_html(stress_figure(table, content.models))}</section>"
-
-
-def stress_figure(table: pl.DataFrame, models: Sequence[str]) -> Figure:
-    """Accuracy by level, a panel for each curve, with the baselines as controls."""
-    controls = [name for name in (*BASELINES, "guess") if table[name].is_not_null().any()]
-    panels = []
-    for (_, axis), part in table.group_by(["stressor", "axis"], maintain_order=True):
-        panels += line_panels(part, "panel", models, "accuracy", "x", str(axis), controls=controls)
-    for panel in panels:
-        panel["range"] = [0, 1]
-        for point in (point for series in panel["series"] for point in series["points"]):
-            point[0] = int(point[0]) if str(point[0]).isdigit() else point[0]
-    return Figure(
-        "stress",
-        "Right answers as it gets harder",
-        "Share of right answers with 95 % intervals. Thin lines are each model's baselines: closed-book without "
-        "documents, "
-        "oracle with the gold documents only; guess knows no model.",
-        table,
-        tuple(panels),
-    )
-
-
-def figure_html(figure: Figure, suffix: str = "") -> str:
-    """A figure as a card: title, finding, chart, caption, and buttons to save it; `suffix` makes its id unique."""
-    switch = ""
-    if figure.published:
-        switch = '<label class="fs-published"><input type="checkbox"> as published (compat mode)</label>'
-    notes = "".join(f'<p class="note">{escape(note)}</p>' for note in figure.notes)
-    finding = f'<p class="finding">{escape(figure.finding)}</p>' if figure.finding else ""
-    alt = f"{figure.title}. {figure.finding or figure.caption}"
-    name = escape(figure.name + suffix)
-    return (
-        f'<figure class="fs-figure card" id="figure-{name}" data-alt="{escape(alt)}">\n'
-        f"<h3>{escape(figure.title)}</h3>\n{finding}\n"
-        '<div class="fs-figure-legend"></div>\n<div class="fs-chart"></div>\n'
-        f'<figcaption><p class="caption">{escape(figure.caption)}</p>{notes}</figcaption>\n'
-        f'<div class="fs-tools"><button type="button" data-action="svg">SVG</button>'
-        f'<button type="button" data-action="csv">CSV</button>{switch}'
-        '<details class="fs-data"><summary>numbers</summary><div class="fs-scroll" tabindex="0"></div></details>'
-        "</div>\n"
-        f'<script>new floatscope.Figure(document.getElementById("figure-{name}"), '
-        f"{script_json(figure.data)});</script>\n"
-        "</figure>"
-    )
+    return f"{opening}\n{figure_card(stress_figure(table, content.models))}</section>"
 
 
 def _making(content: Content) -> str:

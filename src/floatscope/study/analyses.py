@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze
+from floatscope.analysis import Controls, Options, Result, analyze, draw
 from floatscope.errors import UserError
 from floatscope.files import replace_text
 from floatscope.study.engine import keyboard_ignored
@@ -69,6 +69,12 @@ def read_analyses(run: Run) -> dict[str, Result]:
     return found
 
 
+def missing_analyses(run: Run) -> dict[str, str]:
+    """The analyses that could not be made, by name, each with the reason."""
+    listed = _read_listing(run.folder / TABLES / LISTING).get("analyses", {})
+    return {name: about["error"] for name, about in listed.items() if "error" in about}
+
+
 def _outcomes(run: Run, names: Sequence[str], *traces: RunTraces) -> Iterator[tuple[str, dict[str, object]]]:
     """Each analysis and what became of it, in as many processes as the study has."""
     if run.study.workers == 1:
@@ -87,8 +93,6 @@ def _outcomes(run: Run, names: Sequence[str], *traces: RunTraces) -> Iterator[tu
 
 def _run_one(run: Run, name: str, traces: RunTraces, untrained: RunTraces, null_query: RunTraces) -> dict[str, object]:
     """Tables and figure of one analysis; what the listing says of it."""
-    from floatscope.report.figures import save_figure
-
     try:
         result = analyze(name, traces, Options(seed=run.study.seed), Controls(untrained, null_query))
     except UserError as error:  # such as no trace with evidence: the other analyses go on
@@ -97,7 +101,7 @@ def _run_one(run: Run, name: str, traces: RunTraces, untrained: RunTraces, null_
         result.save(run.folder / TABLES)
     except OSError as error:
         raise UserError(f"{run.folder / TABLES} cannot be written ({error.strerror}): make room.") from error
-    save_figure(ANALYSES[name].figure(result, "light"), run.folder / FIGURES / name, ("svg",))
+    draw(name, {name: result}).save(run.folder / FIGURES / name)
     return {"tables": list(result.tables), "notes": list(result.notes)}
 
 

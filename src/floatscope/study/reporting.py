@@ -11,6 +11,7 @@ from floatscope.files import replace_text
 from floatscope.report.page import Content, build_page
 from floatscope.report.sentences import summary_sentences
 from floatscope.report.tables import write_tables
+from floatscope.study.analyses import missing_analyses
 from floatscope.study.plan import DOCUMENTS, UNTRAINED
 from floatscope.study.scores import score_frame, table_notes
 from floatscope.study.store import STUDY_FILE, Run
@@ -52,6 +53,7 @@ def gather(run: Run, results: Mapping[str, Result]) -> Content:
         notes=table_notes(rows)["documents"],
         traces=tuple(_player_traces(run, rows)),
         results=results,
+        missing=missing_analyses(run),
         manifest=run.manifest,
         study=(run.folder / STUDY_FILE).read_text(encoding="utf-8"),
         command=f"# with the study below saved as {STUDY_FILE}\nfloatscope study {STUDY_FILE}",

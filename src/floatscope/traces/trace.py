@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from floatscope.canvas import Region, group_labels
 from floatscope.errors import UserError
+from floatscope.registry import NOTEBOOK_VIEWS, load_object
 
 if TYPE_CHECKING:
     import xarray
@@ -100,9 +101,8 @@ class Trace:
         )
 
     def _repr_html_(self) -> str:
-        from floatscope.report.notebook import trace_html
-
-        return trace_html(self)
+        """For notebooks: the view that the package's root has named, the player of the report."""
+        return load_object(NOTEBOOK_VIEWS["Trace"])(self)
 
     def _size(self, axis: str) -> int:
         for name, axes in AXES.items():

@@ -1,4 +1,4 @@
-// The report's own few lines: the theme switch and the CSV of the headline table. Player and figures are components.
+// The report's own few lines: the theme switch, the player, and the CSV of Table 1.
 (() => {
   const { floatscope } = window;
   const button = document.getElementById("theme");
@@ -10,7 +10,10 @@
   button.addEventListener("click", () => floatscope.setTheme(floatscope.theme() === "dark" ? "light" : "dark"));
   window.addEventListener("floatscope-theme", paint);
   paint();
+  const data = (id) => JSON.parse(document.getElementById(id).textContent);
+  const room = document.getElementById("player-root");
+  if (room) floatscope.player = new floatscope.Player(room, data("player-data"));
   document.querySelectorAll("[data-csv]").forEach((one) => one.addEventListener("click", () => {
-    floatscope.save(`${one.dataset.name}.csv`, "text/csv", JSON.parse(document.getElementById(one.dataset.csv).textContent));
+    floatscope.save(`${one.dataset.name}.csv`, "text/csv", data(one.dataset.csv));
   }));
 })();

@@ -1,0 +1,410 @@
+"""The drawing kit of the figures: colours, panels of lines, dots and cells, and how panels stand together.
+
+A panel draws some rows of a table, which goes along as CSV: what is drawn is what is saved. Scales have their ends from
+the table, so that a line switched off on the page moves nothing. Which numbers a figure shows is left to its analysis.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+from floatscope.analysis.token_text import plain_text
+
+Chart = Any
+"""Any altair chart, single, layered, faceted or joined; or the same as Vega-Lite, as `arrange` gives it."""
+Plot = dict[str, Any]
+"""A plot as Vega-Lite. Altair checks its layers; joined here, they are not copied by it at every step."""
+Where = Mapping[str, Any]
+"""Which rows of a table a panel draws: a value for some columns."""
+CONTROLS = ("uniform", "random", "untrained")
+CARD, INK, MUTED, LINE, BED = "#ffffff", "#1f2328", "#5d6570", "#e4e0d8", "#f4f1ea"
+HEAT, CONTROL, ACCENT = "#e8590c", "#7b828c", "#b8430f"
+MODELS = ("#0072b2", "#00825f", "#b0457f", "#a86e00", "#6457a6", "#3a7d8c", "#7d5a3c", "#4f6d1f")
+DARK = {
+    CARD: "#1b1e24",
+    INK: "#e8e6e1",
+    MUTED: "#a3a9b3",
+    LINE: "#31353d",
+    BED: "#22262d",
+    HEAT: "#f76707",
+    CONTROL: "#8d95a1",
+    ACCENT: "#ff9a62",
+    # token classes
+    "#9aa0a6": "#767d87",
+    "#003f66": "#3d7fb3",
+    "#2b7bba": "#4c9ed9",
+    "#56b4e9": "#86c8f0",
+    "#b5dcf4": "#c4e4f7",
+    "#009e73": "#2fc49a",
+    "#e69f00": "#f0c05a",
+    "#d55e00": "#f08a3c",
+    **dict(
+        zip(
+            MODELS,
+            ("#56b4e9", "#2fc49a", "#e79bc4", "#f0c05a", "#b3a6f2", "#7fc9d6", "#d2a679", "#b5cf6b"),
+            strict=True,
+        )
+    ),
+}
+"""The colours of the dark theme by those of the light one. Models are told apart without red against green."""
+SHAPES = ("circle", "square", "triangle-up", "diamond")
+DASHES = {
+    **{"uniform": [1, 0], "random": [4, 3], "untrained": [1.5, 2.5]},
+    **{"guess": [1, 0], "oracle": [4, 3], "closed-book": [1.5, 2.5]},
+}
+MARKS = {"uniform": "stroke", "random": "cross", "untrained": "triangle-down"}
+WIDTH, HEIGHT = 240, 140
+_TEXT = {
+    "labelColor": MUTED,
+    "titleColor": MUTED,
+    "labelFontSize": 11,
+    "titleFontSize": 11,
+    "titleFontWeight": "normal",
+}
+CONFIG: dict[str, Any] = {
+    "background": CARD,
+    "font": "system-ui, Segoe UI, Roboto, Noto Sans, Helvetica, Arial, sans-serif",
+    "padding": 12,
+    "title": {"color": INK, "subtitleColor": MUTED, "fontSize": 12.5, "anchor": "start", "fontWeight": 600},
+    "axis": {**_TEXT, "gridColor": LINE, "domainColor": CONTROL, "ticks": False, "labelPadding": 5, "titlePadding": 5},
+    "axisX": {"grid": False},
+    "axisY": {"domain": False, "minExtent": 30},
+    "legend": {**_TEXT, "orient": "top", "labelFontSize": 12, "symbolStrokeWidth": 2},
+    "view": {"stroke": None},
+    "concat": {"spacing": 24},
+}
+
+
+def arrange(
+    panels: Iterable[Plot | None] | Mapping[str, Iterable[Plot | None]],
+    tables: Mapping[str, pl.DataFrame],
+    columns: int = 3,
+) -> dict[str, Any]:
+    """Plots side by side, at most `columns` in a row; a mapping gives each group of panels a heading.
+
+    `tables` are what the panels draw, by the name they ask for. Plots without any number are None and left out; where
+    none is left, a sentence says so: a table of nulls, such as the drift of one step, is no mistake.
+    """
+    groups = panels if isinstance(panels, Mapping) else {"": panels}
+    rows = []
+    for heading, group in groups.items():
+        kept = [panel for panel in group if panel is not None]
+        if kept:
+            title = {"title": {"text": heading, "offset": 10}} if heading else {}
+            rows.append({"concat": kept, "columns": columns, **title})
+    if not rows:
+        nothing = alt.Chart(alt.Data(values=[{}]), width=420, height=40)
+        return _plain(nothing.mark_text(color=MUTED, fontSize=12, text=NOTHING))
+    # Groups have scales of their own; panels of a group share colours, so that there is one legend for them.
+    scales = dict.fromkeys(("color", "shape", "strokeDash", "opacity"), "independent")
+    joined = rows[0] if len(rows) == 1 else {"vconcat": rows, "resolve": {"scale": scales}}
+    return {**joined, "datasets": {name: csv_text(table) for name, table in tables.items()}}
+
+
+NOTHING = "Nothing to draw: every value is null (the notes say why)."
+
+
+def _plain(chart: alt.Chart) -> dict[str, Any]:
+    spec = chart.to_dict(validate=False)
+    return {name: part for name, part in spec.items() if name not in ("$schema", "config")}
+
+
+def csv_text(table: pl.DataFrame) -> str:
+    """A table as CSV with all its digits."""
+    lists = [name for name, kind in table.schema.items() if isinstance(kind, pl.List)]
+    return table.with_columns(pl.col(name).list.join(" | ") for name in lists).write_csv()
+
+
+def plot(
+    layers: Iterable[alt.Chart],
+    title: str,
+    table: pl.DataFrame,
+    where: Where,
+    width: float = WIDTH,
+    height: float = HEIGHT,
+    transform: Sequence[Mapping[str, Any]] = (),
+    name: str = "table",
+    bed: bool = False,
+) -> Plot:
+    """Layers over the rows of a table that have some values; the table goes along with the figure under this name."""
+    kinds = {}
+    for column, kind in table.schema.items():
+        kinds[column] = "boolean" if kind == pl.Boolean else "number" if kind.is_numeric() else "string"
+    filters = [{"filter": {"field": column, "equal": value}} for column, value in where.items()]
+    return {
+        "title": title,
+        "width": width,
+        "height": height,
+        "data": {"name": name, "format": {"type": "csv", "parse": kinds}},
+        "transform": [*filters, *transform],
+        "layer": [_plain(layer) for layer in layers],
+        **({"view": {"fill": BED, "stroke": None}} if bed else {}),
+    }
+
+
+def known_columns(table: pl.DataFrame, columns: Iterable[str]) -> list[Any]:
+    """Those of some columns that the table has, with any value."""
+    return [name for name in columns if name in table.columns and table[name].is_not_null().any()]
+
+
+def ends_of(values: Iterable[float | None], zero: bool = False) -> list[float]:
+    """The ends of an axis that shows all of the values; from 0 where they lie nearer to it than to each other."""
+    known = [value for value in values if value is not None]
+    low, high = min(known), max(known)
+    if zero or 0 < low < 0.5 * high:
+        low = min(0.0, low)
+    return [low, high] if high - low > 1e-12 else [low - 0.5, high + 0.5]
+
+
+def model_colour(models: Sequence[str], known: pl.Series, legend: bool = True) -> alt.Color:
+    """A colour for each model, the same in every figure of a page; `known` are the models to name in the legend."""
+    return alt.Color("model:N", **_model_scale(models, known, MODELS, legend))
+
+
+def model_shape(models: Sequence[str], known: pl.Series, legend: bool = True) -> alt.Shape:
+    """A shape for each model, beside its colour."""
+    return alt.Shape("model:N", **_model_scale(models, known, SHAPES, legend))
+
+
+def _model_scale(models: Sequence[str], known: pl.Series, values: Sequence[str], legend: bool) -> dict[str, Any]:
+    names = set(known.to_list())
+    given = {model: values[place % len(values)] for place, model in enumerate(models) if model in names}
+    scale = alt.Scale(domain=list(given), range=list(given.values()))
+    shown = alt.Legend(title=None, symbolOpacity=1, symbolStrokeWidth=0, symbolSize=60)
+    return {"scale": scale, "legend": shown if legend else None}
+
+
+def tooltips(*columns: str) -> list[alt.Tooltip]:
+    """What hovering tells: names as they are, numbers with three digits."""
+    whole = ("layer", "head", "step", "samples", "position")
+    found = []
+    for column in columns:
+        kind = "Q" if column in (*_NUMBERS, *whole) else "N"
+        number_format = ".3~r" if column in _NUMBERS else alt.Undefined
+        found.append(alt.Tooltip(f"{column}:{kind}", format=number_format))
+    return found
+
+
+_NUMBERS = ("value", "low", "high", "p", "published", "exact", "received", "control_value", *CONTROLS)
+POINT: dict[str, Any] = {"filled": True, "opacity": 1, "size": 32, "strokeOpacity": 0, "strokeWidth": 14}
+"""A point; its stroke is not seen, and only makes it easier to touch."""
+
+
+def lines(
+    table: pl.DataFrame,
+    title: str,
+    where: Where,
+    models: Sequence[str],
+    across: str = "layer",
+    axis: str | None = None,
+    y: str = "",
+    controls: Sequence[str] = CONTROLS,
+    ends: Sequence[float] | None = None,
+    symlog: bool = False,
+    name: str = "table",
+    detail: str | None = None,
+) -> Plot | None:
+    """Lines over a column, one for each model with its interval; its controls thin, in the same colour.
+
+    symlog: for controls that lie orders of magnitude above the values. detail: a column that tells lines of one model
+    apart.
+    """
+    part = table.filter(**where).drop_nulls("value")
+    if part.is_empty():
+        return None
+    beside = known_columns(part, controls)
+    scale = alt.Scale(domain=list(ends or _ends(part, beside)), nice=True, zero=False)
+    if symlog:
+        scale = alt.Scale(type="symlog", constant=0.5, domain=list(ends or _ends(part, beside)), nice=False)
+    x, number = _across(part, across, axis)
+    base = alt.Chart().encode(x=x)
+    colour, shape = model_colour(models, table["model"]), model_shape(models, table["model"])
+    extra = {"detail": detail} if detail else {}
+
+    def height(column: str) -> alt.Y:
+        return alt.Y(f"{column}:Q", title=y or None, scale=scale, axis=alt.Axis(tickCount=5))
+
+    layers = []
+    if beside:
+        folded = (
+            base.transform_fold(beside, as_=["control", "control_value"])
+            .transform_filter("isValid(datum.control_value)")
+            .encode(y=height("control_value"), color=colour, detail=["model:N", *([detail] if detail else [])])
+        )
+        lone = part[across].n_unique() == 1
+        drawn = (
+            folded.mark_point(shape="stroke", size=200, strokeWidth=1.2) if lone else folded.mark_line(strokeWidth=1.2)
+        )
+        layers.append(drawn.encode(strokeDash=control_dash(controls, table), opacity=alt.value(0.75)))
+    known = base.transform_filter("isValid(datum.value)")
+    if detail is None and {"low", "high"} <= set(part.columns) and part["low"].is_not_null().any():
+        limits = known.transform_filter("isValid(datum.low) && isValid(datum.high)")
+        marked = limits.mark_area(opacity=0.14) if number else limits.mark_rule(strokeWidth=1.6, opacity=0.6)
+        layers.append(marked.encode(y=height("low"), y2="high:Q", color=colour))
+    layers.append(known.mark_line(strokeWidth=2).encode(y=height("value"), color=colour, **extra))
+    told = [column for column in ("value", "low", "high", *beside, "samples") if column in part.columns]
+    tip = tooltips("model", *([detail.partition(":")[0]] if detail else []), across, *told)
+    layers.append(known.mark_point(**POINT).encode(y=height("value"), color=colour, shape=shape, tooltip=tip))
+    numbers = [{"calculate": f"toNumber(datum[{across!r}])", "as": across}] if _digits(part[across]) else []
+    return plot(layers, title, table, where, transform=numbers, name=name)
+
+
+def _ends(part: pl.DataFrame, controls: Sequence[str]) -> list[float]:
+    columns = [name for name in ("value", "low", "high", *controls) if name in part.columns]
+    return ends_of(number for column in columns for number in part[column].to_list())
+
+
+def _across(part: pl.DataFrame, column: str, axis: str | None) -> tuple[alt.X, bool]:
+    """The x axis of whole numbers, or of names in the order of the table."""
+    title = axis or column
+    if not part.schema[column].is_numeric() and not _digits(part[column]):
+        names = part[column].unique(maintain_order=True).to_list()
+        return alt.X(f"{column}:N", title=title, scale=alt.Scale(domain=names), axis=alt.Axis(labelAngle=0)), False
+    scale = alt.Scale(domain=ends_of(part[column].cast(pl.Int64).to_list()), nice=False, padding=6)
+    return alt.X(f"{column}:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d"), scale=scale), True
+
+
+def _digits(column: pl.Series) -> bool:
+    """Whether a column of texts holds whole numbers only."""
+    return column.dtype == pl.String and bool(column.str.contains(r"^[0-9]+$").all())
+
+
+def control_dash(controls: Sequence[str], table: pl.DataFrame) -> alt.StrokeDash:
+    """A dash for each control that the table knows."""
+    known = known_columns(table, controls)
+    dashes = [DASHES[name] for name in known]
+    legend = alt.Legend(title=None, symbolStrokeColor=CONTROL, symbolType="stroke", symbolSize=250, symbolOpacity=1)
+    return alt.StrokeDash("control:N", scale=alt.Scale(domain=known, range=dashes), legend=legend)
+
+
+def dots(
+    table: pl.DataFrame,
+    title: str,
+    where: Where,
+    models: Sequence[str],
+    across: str,
+    order: Sequence[str],
+    y: str = "",
+    hollow: str | None = None,
+    name: str = "table",
+) -> Plot | None:
+    """Points with intervals over a few names, models side by side; controls as small grey marks behind them.
+
+    hollow: a test on a row that draws its point empty, such as "datum.p >= 0.05".
+    """
+    part = table.filter(**where).filter(pl.col(across).is_in(list(order))).drop_nulls("value")
+    if part.is_empty():
+        return None
+    beside = known_columns(part, CONTROLS)
+    known_controls = known_columns(table, CONTROLS)
+    scale = alt.Scale(domain=_ends(part, beside), nice=True, zero=False)
+    names = [model for model in models if model in part["model"]]
+    x = alt.X(f"{across}:N", title=None, scale=alt.Scale(domain=list(order)), axis=alt.Axis(labelAngle=-30))
+    base = alt.Chart().encode(x=x, xOffset=alt.XOffset("model:N", scale=alt.Scale(domain=names, paddingOuter=0.6)))
+    colour = model_colour(models, table["model"])
+
+    def height(column: str) -> alt.Y:
+        return alt.Y(f"{column}:Q", title=y or None, scale=scale, axis=alt.Axis(tickCount=5))
+
+    layers = []
+    if beside:
+        marks = alt.Scale(domain=known_controls, range=[MARKS[control] for control in known_controls])
+        legend = alt.Legend(title=None, symbolStrokeColor=CONTROL, symbolFillColor="transparent", symbolStrokeWidth=1.4)
+        layers.append(
+            base.transform_fold(beside, as_=["control", "control_value"])
+            .transform_filter("isValid(datum.control_value)")
+            .mark_point(filled=False, strokeWidth=1.2, size=30, color=CONTROL, opacity=1)
+            .encode(y=height("control_value"), shape=alt.Shape("control:N", scale=marks, legend=legend))
+        )
+    known = base.transform_filter("isValid(datum.value)")
+    if {"low", "high"} <= set(part.columns):
+        limits = known.transform_filter("isValid(datum.low) && isValid(datum.high)")
+        layers.append(limits.mark_rule(strokeWidth=1.6, opacity=0.6).encode(y=height("low"), y2="high:Q", color=colour))
+    told = [column for column in ("value", "low", "high", "p", *beside, "samples") if column in part.columns]
+    tip = tooltips("model", across, *told)
+    full = known if hollow is None else known.transform_filter(f"!({hollow})")
+    layers.append(full.mark_point(**POINT).encode(y=height("value"), color=colour, tooltip=tip))
+    if hollow is not None:
+        empty = known.transform_filter(hollow).mark_point(filled=False, opacity=1, size=32, strokeWidth=1.5)
+        layers.append(empty.encode(y=height("value"), color=colour, tooltip=tip))
+    named = [{"filter": {"field": across, "oneOf": list(order)}}]
+    return plot(layers, title, table, where, transform=named, name=name)
+
+
+def cells(
+    table: pl.DataFrame,
+    title: str,
+    where: Where,
+    x: str,
+    y: str,
+    columns: Sequence[Any],
+    rows: Sequence[Any],
+    top: float,
+    value: str = "value",
+    titles: tuple[str | None, str | None] = (None, None),
+    label: str | None = None,
+    mark: str | None = None,
+    told: Sequence[str] = (),
+    size: tuple[float, float] = (26, 26),
+    faint: bool = False,
+    root: bool = False,
+    name: str = "table",
+) -> Plot | None:
+    """Cells of rows and columns, darker for a higher value; `top` is the darkest.
+
+    label: an expression that shortens the names on the axes. mark: a test on a row that gives its cell a diamond. size:
+    of a cell, in pixels. root: shades by the root of the value, for a few that are far above the others.
+    """
+    part = table.filter(**where).drop_nulls(value)
+    if part.is_empty():
+        return None
+    gap = (
+        alt.Scale(domain=list(columns), paddingInner=0.04, paddingOuter=0),
+        alt.Scale(domain=list(rows), paddingInner=0.04, paddingOuter=0),
+    )
+    labels = label or alt.Undefined
+    base = alt.Chart().encode(
+        x=alt.X(f"{x}:O", title=titles[0], scale=gap[0], axis=name_axis(labels)),
+        y=alt.Y(f"{y}:O", title=titles[1], scale=gap[1], axis=name_axis(labels)),
+    )
+    shade = alt.Opacity(
+        f"{value}:Q",
+        scale=alt.Scale(type="sqrt" if root else "linear", domain=[0, top or 1], range=[0, 1], clamp=True),
+        legend=None,
+    )
+    ink = CONTROL if faint else HEAT
+    layers = [base.mark_rect(color=ink).encode(opacity=shade, tooltip=tooltips(*told, value))]
+    if mark:
+        diamond = base.transform_filter(mark).mark_point(
+            shape="diamond", stroke=INK, size=42, strokeWidth=1.4, opacity=1
+        )
+        layers.append(diamond)
+    width, height = size[0] * len(columns), size[1] * len(rows)
+    return plot(layers, title, table, where, width, height, name=name, bed=True)
+
+
+def name_axis(label: Any = alt.Undefined, angle: float = 0) -> alt.Axis:
+    """Names beside cells, as many as there is room for."""
+    return alt.Axis(labelExpr=label, labelAngle=angle, labelOverlap="parity", domain=False, grid=False)
+
+
+def token_axis(texts: Mapping[int, str], pixels: int, angle: int) -> alt.Axis:
+    """Token texts beside cells, by position, as many as fit into so many pixels."""
+    every = max(1, -(-9 * len(texts) // pixels))
+    shown = {str(place): _short(texts[place]) for place in sorted(texts)[::every]}
+    return alt.Axis(
+        values=[int(place) for place in shown],
+        labelExpr=f"{json.dumps(shown)}[datum.value]",
+        labelAngle=angle,
+        labelOverlap=False,
+        labelFontSize=8,
+        domain=False,
+        grid=False,
+    )
+
+
+def _short(text: str) -> str:
+    return (plain_text(text).replace("\n", "↵").strip() or "␣")[:10]
