@@ -96,8 +96,8 @@ def arrange(
             title = {"title": {"text": heading, "offset": 10}} if heading else {}
             rows.append({"concat": kept, "columns": columns, **title})
     if not rows:
-        nothing = alt.Chart(alt.Data(values=[{}]), width=420, height=40)
-        return _plain(nothing.mark_text(color=MUTED, fontSize=12, text=NOTHING))
+        sentence = alt.Chart(width=420, height=40).mark_text(color=MUTED, fontSize=12, text=NOTHING)
+        return {**_plain(sentence), "data": {"values": [{}]}}
     # Groups have scales of their own; panels of a group share colours, so that there is one legend for them.
     scales = dict.fromkeys(("color", "shape", "strokeDash", "opacity"), "independent")
     joined = rows[0] if len(rows) == 1 else {"vconcat": rows, "resolve": {"scale": scales}}
@@ -108,8 +108,9 @@ NOTHING = "Nothing to draw: every value is null (the notes say why)."
 
 
 def _plain(chart: alt.Chart) -> dict[str, Any]:
+    """A layer, or a chart of its own, as Vega-Lite; data are the panel's."""
     spec = chart.to_dict(validate=False)
-    return {name: part for name, part in spec.items() if name not in ("$schema", "config")}
+    return {name: part for name, part in spec.items() if name not in ("$schema", "config", "data")}
 
 
 def csv_text(table: pl.DataFrame) -> str:

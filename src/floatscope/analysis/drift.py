@@ -280,22 +280,20 @@ def _map_panel(table: pl.DataFrame, part: pl.DataFrame, top: float, wide: bool) 
     texts = dict(part.sort("position").select("position", "text").unique("position", keep="first").rows())
     steps = part["step"].n_unique()
     width = max(420, min(1500, 11 * len(texts))) if wide else 640
-    # whole pixels, so that there are no seams between cells
-    even = alt.Scale(paddingInner=0, paddingOuter=0, round=len(texts) <= 300, align=0)
-    base = alt.Chart().encode(
-        x=alt.X(
-            "position:O",
-            title="token",
-            scale=even,
-            axis=token_axis(texts, width, -90) if wide else name_axis("datum.value % 8 == 0 ? datum.label : ''"),
-        ),
-        y=alt.Y("step:O", title="step", scale=alt.Scale(paddingInner=0, paddingOuter=0), axis=name_axis()),
+    tokens = alt.Scale(domain=[-0.5, len(texts) - 0.5], nice=False, zero=False)
+    axis = (
+        token_axis(texts, width, -90) if wide else alt.Axis(values=list(range(0, len(texts), 8)), labelOverlap="parity")
     )
+    y = alt.Y("step:O", title="step", scale=alt.Scale(paddingInner=0, paddingOuter=0), axis=name_axis())
+    base = alt.Chart().encode(x=alt.X("position:Q", title="token", scale=tokens, axis=axis), y=y)
+    # cells overlap a little, so that there are no seams between them
+    edges = base.transform_calculate(left="datum.position - 0.5", right="datum.position + 0.53")
+    across = {"x": alt.X("left:Q", title="token", scale=tokens, axis=axis), "x2": "right:Q"}
     shade = alt.Opacity("received:Q", scale=alt.Scale(domain=[0, top or 1], range=[0, 1]), legend=None)
     tip = [*tooltips("model", "text", "position", "step", "received"), alt.Tooltip("anchor:N")]
     square = {"shape": "square", "filled": True, "color": INK, "opacity": 1, "size": 16 if wide else 5, "tooltip": None}
     layers = [
-        base.mark_rect(color=HEAT).encode(opacity=shade, tooltip=tip),
+        edges.mark_rect(color=HEAT).encode(**across, opacity=shade, tooltip=tip),
         base.transform_filter("datum.anchor").mark_point(**square),
     ]
     if wide:

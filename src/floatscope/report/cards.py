@@ -147,9 +147,10 @@ def _legend(spec: Any) -> Iterator[str]:
     for (field, name), look in sorted(found.items(), key=lambda entry: "color" not in entry[1]):
         light = look.get("color", "")
         colour = f"light-dark({light},{DARK.get(light, light)})" if light else "var(--fs-control)"
+        width = 12 if set(look) == {"color"} else 26
         yield (
             f'<button type="button" aria-pressed="true" data-field="{escape(field)}" data-value="{escape(name)}">'
-            f'<svg width="26" height="12" aria-hidden="true" style="color:{escape(colour)}">{_icon(look)}</svg>'
+            f'<svg width="{width}" height="12" aria-hidden="true" style="color:{escape(colour)}">{_icon(look)}</svg>'
             f"{escape(name)}</button>"
         )
 
@@ -164,7 +165,7 @@ def _icon(look: Mapping[str, Any]) -> str:
     if "shape" in look:
         symbol = _SYMBOLS.get(look["shape"], _SYMBOLS["circle"])
         return f'<path d="{symbol}" fill="none" stroke="currentColor" stroke-width="1.2"/>'
-    return '<rect x="12" width="12" height="12" rx="2" fill="currentColor"/>'
+    return '<rect width="12" height="12" rx="2" fill="currentColor"/>'
 
 
 def _encodings(node: Any) -> Iterator[tuple[str, Spec]]:
