@@ -1,7 +1,8 @@
 """Stress curves: every point with its own baselines and the best guess of its condition."""
 
-from floatscope.report.curves import stress_curves
-from floatscope.report.page import stress_figure
+from floatscope.analysis.drawing import MODELS
+from floatscope.report.curves import stress_curves, stress_figure
+from tests.analysis.scenes import scenes
 from tests.report.making import score_row, score_table
 
 AXIS = "place of the gold document, from 0"
@@ -51,20 +52,23 @@ def test_points_have_their_own_baselines_and_the_best_guess():
 
 def test_the_figure_draws_a_panel_for_each_curve():
     figure = stress_figure(stress_curves(made(), ("m", "a")), ("m", "a"))
-    assert [(panel["title"], panel["x"], panel["y"]) for panel in figure.panels] == [
-        ("t, among 3 documents", AXIS, "accuracy"), ("u, among 3 documents", AXIS, "accuracy")
-    ]  # fmt: skip
-    series = {(one["name"], one.get("control")): one["points"] for one in figure.panels[0]["series"]}
-    assert series == {
-        ("m", None): [[0, 0.6, 0.5, 0.7], [2, 0.6, 0.5, 0.7]],
-        ("m", "closed-book"): [[0, 0.1], [2, 0.1]],
-        ("m", "oracle"): [[0, 0.8], [2, 0.8]],
-        ("m", "guess"): [[0, 0.2], [2, 0.4]],
-        ("a", None): [[0, 0.5, 0.25, 0.75], [2, 0.7, 0.25, 0.75]],
-        ("a", "closed-book"): [[0, 0.15], [2, 0.15]],
-        ("a", "oracle"): [[0, 0.85], [2, 0.85]],
-        ("a", "guess"): [[0, 0.2], [2, 0.4]],
-    }
+    first, second = scenes(figure)
+    assert (first.title, second.title) == ("t, among 3 documents", "u, among 3 documents")
+    assert first.labels["x"] == ["0", "2"] and AXIS in figure.svg()
+
+    def heights(kind, **look):
+        return [round(1 - y / 140, 4) for _, y in first.places(kind, **look)]
+
+    blue, green = MODELS[:2]
+    thin = {"strokeWidth": 1.2}
+    assert heights("symbol", fill=blue) == [0.6, 0.6] and heights("symbol", fill=green) == [0.5, 0.7]
+    assert heights("line", stroke=blue, strokeDash=[1.5, 2.5], **thin) == [0.1, 0.1]  # closed-book
+    assert heights("line", stroke=green, strokeDash=[1.5, 2.5], **thin) == [0.15, 0.15]
+    assert heights("line", stroke=blue, strokeDash=[4, 3], **thin) == [0.8, 0.8]  # oracle
+    assert heights("line", stroke=green, strokeDash=[4, 3], **thin) == [0.85, 0.85]
+    assert heights("line", stroke=blue, strokeDash=[1, 0], **thin) == [0.2, 0.4]  # guess
+    bands = {(m["fill"], round(1 - m["y"] / 140, 4), round(1 - m["y2"] / 140, 4)) for m in first.marks("area")}
+    assert bands == {(blue, 0.5, 0.7), (green, 0.25, 0.75)}
 
 
 def test_no_stress_no_curves():

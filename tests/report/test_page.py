@@ -1,20 +1,25 @@
 """The page: every part and its number, nothing to fetch, missing parts as sentences, CSV equal to the tables."""
 
+import base64
 import dataclasses
+import hashlib
 import io
 import json
 import re
 from html.parser import HTMLParser
 
+import altair as alt
 import polars as pl
 import pytest
 
-from floatscope.report.charts import csv_text, heat_panel, line_series
-from floatscope.report.curves import stress_curves
-from floatscope.report.findings import interval_text, number_text
-from floatscope.report.page import Content, analysis_figures, build_page, stress_figure
+from floatscope.analysis import ANALYSES
+from floatscope.analysis.drawing import csv_text
+from floatscope.analysis.figure import Figure
+from floatscope.report.cards import drawing_library, figure_card
+from floatscope.report.curves import stress_curves, stress_figure
+from floatscope.report.page import Content, build_page, figure_page, page_figures
 from floatscope.report.player import asset
-from floatscope.report.sections import FIGURES
+from tests.analysis.scenes import scenes
 from tests.report.making import MODELS, made_content, made_results, made_scores, made_traces
 
 
@@ -53,7 +58,8 @@ def test_one_file_with_landmarks_and_nothing_to_fetch(page):
     assert outline.headings.count("h1") == 1 and outline.headings[0] == "h1"
     for landmark in ("<header>", '<main id="main">', "<footer>", "<nav", 'lang="en"', "<caption>"):
         assert landmark in page
-    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org)", page)
+    own = page.replace(drawing_library(), "")  # which knows how to fetch, and is forbidden to
+    assert len(own) < len(page) and not re.search(r"url\(|@import|https?://(?!www\.w3\.org)", own)
 
 
 def test_text_is_escaped(page):
@@ -71,10 +77,10 @@ def test_every_part_is_there(page):
         "1.2.3",
     ):
         assert text in page
-    for name in ("drift_map", *FIGURES, "stress"):
-        assert f'id="figure-{name}"' in page
-    for figure in analysis_figures(made_results(), MODELS, made_traces()):
-        assert figure.caption.endswith(".") and figure.finding.endswith(".") and figure.panels
+    order = re.findall(r'<figure class="fs-figure card" id="figure-(\w+)"', page)
+    assert order == ["drift_map", *ANALYSES, "stress"] and len(ANALYSES) == 11
+    contents = re.search(r'<nav class="contents".*?</nav>', page)
+    assert contents and re.findall(r'href="#figure-(\w+)"', contents[0]) == order[:-1]
 
 
 def test_missing_parts_leave_a_sentence():
@@ -82,65 +88,101 @@ def test_missing_parts_leave_a_sentence():
     Outline(bare)
     for sentence in ("no results", "no Table 1", "nothing to play", "no figures", "no curves", "no manifest"):
         assert sentence in bare
-    assert "floatscope.Player(document" not in bare and "<figure" not in bare
+    assert 'id="player-data"' not in bare and "<figure" not in bare and "vegaEmbed=" not in bare
     without = dataclasses.replace(made_content(), results={"drift": made_results()["drift"]}, traces=())
     assert build_page(without).count("<figure") == 2  # drift and stress
 
 
+def test_an_analysis_that_could_not_be_made_stands_in_its_place_with_the_reason():
+    results = {name: made_results()[name] for name in ("drift", "flow")}
+    content = dataclasses.replace(
+        made_content(), results=results, missing={"absorption": "No <trace> is left."}, traces=()
+    )
+    page = build_page(content)
+    assert "This figure is missing: No &lt;trace&gt; is left." in page
+    assert re.findall(r'id="figure-(\w+)"', page) == ["drift", "absorption", "flow", "stress"]
+    assert f'<a href="#figure-absorption">{ANALYSES["absorption"].description}</a>' in page
+
+
+def test_traces_alone_make_a_page():
+    page = build_page(Content("t", "q", traces=made_traces()))
+    assert 'id="figure-drift_map"' in page and "diffuser, layer" in page and "writer, layer" in page
+
+
+def embedded(page: str, name: str) -> dict:
+    found = re.search(rf'id="figure-{name}".*?<script type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
 def test_csv_equals_the_table(page):
-    for figure in [
-        *analysis_figures(made_results(), MODELS),
-        stress_figure(stress_curves(made_scores(), MODELS), MODELS),
-    ]:
+    figures = [one for one in page_figures(made_content()) if isinstance(one, Figure)]
+    for figure in [*figures, stress_figure(stress_curves(made_scores(), MODELS), MODELS)]:
         read = pl.read_csv(io.StringIO(csv_text(figure.table)), schema=figure.table.schema)
         assert read.equals(figure.table)
-        embedded = re.search(rf'getElementById\("figure-{figure.name}"\), (.*?)\);</script>', page)
-        assert embedded and json.loads(embedded[1])["views"][0]["csv"] == csv_text(figure.table)
+        views = embedded(page, figure.name)["views"]
+        assert views[0]["tables"]["table"] == csv_text(figure.table)
+        assert len(views) == 1 + (figure.published is not None)
+        if figure.published is not None:
+            assert views[1]["tables"]["table"] == csv_text(figure.published.table)
     table = re.search(r'id="table-csv">(.*?)</script>', page)
     assert table and json.loads(table[1]) == csv_text(made_scores().filter(stressor="documents"))
 
 
-def test_figures_draw_the_numbers_of_their_tables():
-    figures = {figure.name: figure for figure in analysis_figures(made_results(), MODELS, made_traces())}
-    drift = made_results()["drift"].table
-    for panel, measure in zip(figures["drift"].panels, ("turnover", "top_shift", "wasserstein"), strict=False):
-        for series in panel["series"]:
-            column = series.get("control", "value")
-            part = drift.filter(measure=measure, model=series["name"]).drop_nulls(column)
-            assert [point[1] for point in series["points"]] == pytest.approx(part[column].to_list(), rel=1e-4)
-    heads = made_results()["retrieval_heads"].table.drop_nulls("value")
-    drawn = [cell[2] for panel in figures["retrieval_heads"].panels for cell in panel["cells"]]
-    assert sorted(drawn) == pytest.approx(sorted(heads["value"].to_list()), rel=1e-4)
+def test_only_the_scripts_of_the_page_may_run(page):
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="(.*?)"', page)
+    assert policy and "default-src 'none'" in policy[1]
+    allowed = re.findall(r"'sha256-(.*?)'", policy[1])
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts] == allowed
+    (rule,) = (part for part in policy[1].split(";") if "script-src" in part)
+    assert "unsafe" not in rule and "on" not in re.findall(r"\son\w+=", page)
 
 
-def test_compat_mode_is_beside_the_exact_numbers():
-    figures = {figure.name: figure for figure in analysis_figures(made_results(), MODELS)}
-    assert figures["absorption"].published and not figures["drift"].published
-    table = made_results()["compat"].table.filter(quirk="one_forward", model="diffuser")
-    series = figures["absorption"].published[1]["series"]
-    exact, published = (one for one in series if one["name"] == "diffuser")
-    assert [point[1] for point in exact["points"]] == pytest.approx(table["exact"].to_list(), rel=1e-4)
-    assert published["control"] == "published"
-    assert [point[1] for point in published["points"]] == pytest.approx(table["published"].to_list(), rel=1e-4)
+def test_room_for_every_panel_is_there_before_it_is_drawn(page):
+    for figure in (one for one in page_figures(made_content()) if isinstance(one, Figure)):
+        card = figure_card(figure)
+        rooms = re.findall(r'<div class="fs-view" style="height:(\d+)px"', card)
+        drawn = [*scenes(figure), *(scenes(figure.published) if figure.published else [])]
+        assert len(rooms) == len(drawn) and all(60 <= int(height) <= 400 for height in rooms)
+        titles = re.findall(r'<p class="fs-plot-title">(.*?)</p>', card)
+        assert titles == [scene.title for scene in drawn]
 
 
-def test_models_without_numbers_are_left_out():
-    table = pl.DataFrame(
-        {"model": ["a"], "layer": [0], "value": [1.0], "low": [None], "high": [None], "uniform": [None]}
-    )
-    assert line_series(table, ("b", "a"), "layer") == [{"name": "a", "colour": 2, "points": [[0, 1.0, None, None]]}]
-    panel = heat_panel("t", [0], [0], [(0, 0, None, "")], "x", "y", 1.0)
-    assert panel["cells"] == [[0, 0, None, ""]]
+def test_the_legend_names_models_then_controls(page):
+    legend = re.search(r'id="figure-drift".*?<div class="fs-figure-legend">(.*?)</div>', page, re.DOTALL)
+    assert legend and re.findall(r'data-field="(\w+)" data-value="(\w+)"', legend[1]) == [
+        *(("model", name) for name in MODELS),
+        *(("control", name) for name in ("uniform", "random", "untrained")),
+    ]
+    assert "light-dark(#0072b2,#56b4e9)" in legend[1] and 'stroke-dasharray="4 3"' in legend[1]
 
 
-def test_numbers_for_people():
-    assert number_text(None) == "–" and number_text(-0.25, 2) == "−0.25" and number_text(12.34) == "12.3"
-    assert number_text(0.0028, 2) == "0.003" and number_text(0.0, 2) == "0.00"
-    assert interval_text(0.5, 0.25, 0.75) == "0.50 [0.25, 0.75]" and interval_text(0.5, None, None) == "0.50"
+def test_stress_curves_have_their_levels_and_baselines():
+    figure = stress_figure(stress_curves(made_scores(), MODELS), MODELS)
+    (scene,) = scenes(figure)
+    assert scene.title == "a, topical distractors, gold kept" and scene.labels["x"] == ["0", "2", "10"]
+    first = [(x, y) for x, y in scene.places("symbol", shape="circle")]
+    assert first == [(6, 14), (51.6, 28), (234, 84)]  # 0.9, 0.8, 0.4 of a height of 140
+    assert {(round(mark["y"], 3), round(mark["y2"], 3)) for mark in scene.marks("area")} == {(98, 7)}
+    assert {y for _, y in scene.places("line", strokeDash=[4, 3])} == {0}  # oracle
+    assert {y for _, y in scene.places("line", strokeDash=[1.5, 2.5])} == {126}  # closed-book
 
 
-def test_a_notebook_shows_traces_and_results():
+def test_a_chart_of_ones_own_is_drawn_whole():
+    chart = alt.Chart(pl.DataFrame({"a": [1, 2], "b": ["x", "y"]})).mark_bar().encode(x="a:Q", column="b:N")
+    card = figure_card(Figure("own", "Mine", chart, pl.DataFrame({"a": [1]}), "See."))
+    assert card.count('class="fs-view"') == 1 and 'class="fs-view" style' not in card
+
+
+def test_one_figure_makes_a_page():
+    figure = page_figures(made_content())[0]
+    assert isinstance(figure, Figure)
+    page = figure_page(figure, "dark")
+    Outline(page)
+    assert "Where attention goes, step by step" in page and 'dataset.theme = "dark"' in page
+
+
+def test_a_notebook_shows_traces():
     shown = made_traces()[0]._repr_html_()
     assert "new floatscope.Player" in shown and asset("player.js") in shown and "Who \\u003crules> & why?" in shown
-    assert "new floatscope.Figure" in made_results()["drift"]._repr_html_()
-    assert "<table" in made_results()["anchors"]._repr_html_()

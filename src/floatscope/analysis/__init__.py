@@ -33,6 +33,11 @@ class Analysis:
     trace_figure: Callable[..., Figure | None] | str | None = None
     """(traces, models, layer, options) -> Figure of single traces, or None where they do not hold what it needs."""
 
+    @property
+    def loaded_function(self) -> Callable[..., Result]:
+        """The function itself."""
+        return _loaded(self.function)
+
 
 def _row(name: str, description: str, trace_figure: str | None = None) -> Analysis:
     module = f"floatscope.analysis.{name}"
@@ -69,7 +74,7 @@ def analyze(
     **settings: Any,
 ) -> Result:
     """Run an analysis by name; `settings` are its own parameters (such as `alpha` of flow)."""
-    return _loaded(ANALYSES.named(name).function)(traces, options or Options(), controls or Controls(), **settings)
+    return ANALYSES.named(name).loaded_function(traces, options or Options(), controls or Controls(), **settings)
 
 
 def draw(name: str, results: Mapping[str, Result], models: Sequence[str] = ()) -> Figure:

@@ -25,6 +25,7 @@ from floatscope.analysis.drawing import (
     model_shape,
     plot,
     tooltips,
+    whole_numbers,
 )
 from floatscope.analysis.figure import Figure
 from floatscope.analysis.findings import number_text
@@ -309,14 +310,7 @@ def _quirk(table: pl.DataFrame, name: str, title: str, models: Sequence[str]) ->
         return None
     whole = part["layer"].null_count() == part.height
     numbers = [number for column in ("published", "exact", "uniform") for number in part[column].to_list()]
-    numbered = [0] if whole else part["layer"].to_list()
-    axis = alt.Axis(labels=not whole, tickMinStep=1, format="d")
-    x = alt.X(
-        "layer:Q",
-        title="whole stack" if whole else "layer",
-        axis=axis,
-        scale=alt.Scale(domain=ends_of(numbered), nice=False, padding=6),
-    )
+    x = alt.X("layer:Q", title="whole stack" if whole else "layer", **whole_numbers(part["layer"].fill_null(0)))
     scale = alt.Scale(domain=ends_of(numbers), nice=True, zero=False)
 
     def height(column: str) -> alt.Y:
@@ -331,7 +325,7 @@ def _quirk(table: pl.DataFrame, name: str, title: str, models: Sequence[str]) ->
     base = alt.Chart().encode(x=x)
     even = base.transform_filter("isValid(datum.uniform)").encode(y=height("uniform"), detail="model:N")
     folded = base.transform_fold(list(_VERSIONS), as_=["version", "value"]).encode(y=height("value"), color=colour)
-    told = tooltips("model", "version", "layer", "value", "low", "high", "uniform", "samples")
+    told = tooltips("model", "version", "layer", "value", "uniform", "samples")
     points = folded.encode(shape=model_shape(models, table["model"]), tooltip=told)
     layers = [
         even.mark_point(shape="stroke", size=200, strokeWidth=1.2, color=CONTROL)

@@ -100,7 +100,7 @@ def arrange(
         return {**_plain(sentence), "data": {"values": [{}]}}
     # Groups have scales of their own; panels of a group share colours, so that there is one legend for them.
     scales = dict.fromkeys(("color", "shape", "strokeDash", "opacity"), "independent")
-    joined = rows[0] if len(rows) == 1 else {"vconcat": rows, "resolve": {"scale": scales}}
+    joined = {"vconcat": rows, "resolve": {"scale": scales}} if isinstance(panels, Mapping) else rows[0]
     return {**joined, "datasets": {name: csv_text(table) for name, table in tables.items()}}
 
 
@@ -110,7 +110,7 @@ NOTHING = "Nothing to draw: every value is null (the notes say why)."
 def _plain(chart: alt.Chart) -> dict[str, Any]:
     """A layer, or a chart of its own, as Vega-Lite; data are the panel's."""
     spec = chart.to_dict(validate=False)
-    return {name: part for name, part in spec.items() if name not in ("$schema", "config", "data")}
+    return {name: part for name, part in spec.items() if name not in ("$schema", "config", "data", "datasets")}
 
 
 def csv_text(table: pl.DataFrame) -> str:
@@ -243,10 +243,11 @@ def lines(
     known = base.transform_filter("isValid(datum.value)")
     if detail is None and {"low", "high"} <= set(part.columns) and part["low"].is_not_null().any():
         limits = known.transform_filter("isValid(datum.low) && isValid(datum.high)")
-        marked = limits.mark_area(opacity=0.14) if number else limits.mark_rule(strokeWidth=1.6, opacity=0.6)
+        band = number and part[across].n_unique() > 1
+        marked = limits.mark_area(opacity=0.14) if band else limits.mark_rule(strokeWidth=1.6, opacity=0.6)
         layers.append(marked.encode(y=height("low"), y2="high:Q", color=colour))
     layers.append(known.mark_line(strokeWidth=2).encode(y=height("value"), color=colour, **extra))
-    told = [column for column in ("value", "low", "high", *beside, "samples") if column in part.columns]
+    told = [column for column in ("value", "low", "high", *beside, "samples", "n") if column in part.columns]
     tip = tooltips("model", *([detail.partition(":")[0]] if detail else []), across, *told)
     layers.append(known.mark_point(**POINT).encode(y=height("value"), color=colour, shape=shape, tooltip=tip))
     numbers = [{"calculate": f"toNumber(datum[{across!r}])", "as": across}] if _digits(part[across]) else []
@@ -264,8 +265,17 @@ def _across(part: pl.DataFrame, column: str, axis: str | None) -> tuple[alt.X, b
     if not part.schema[column].is_numeric() and not _digits(part[column]):
         names = part[column].unique(maintain_order=True).to_list()
         return alt.X(f"{column}:N", title=title, scale=alt.Scale(domain=names), axis=alt.Axis(labelAngle=0)), False
-    scale = alt.Scale(domain=ends_of(part[column].cast(pl.Int64).to_list()), nice=False, padding=6)
-    return alt.X(f"{column}:Q", title=title, axis=alt.Axis(tickMinStep=1, format="d"), scale=scale), True
+    return alt.X(f"{column}:Q", title=title, **whole_numbers(part[column].cast(pl.Int64))), True
+
+
+def whole_numbers(places: pl.Series) -> dict[str, Any]:
+    """Scale and axis of an x of whole numbers, with a label at the places that are there, at most nine of them."""
+    known = places.drop_nulls().unique().sort().to_list()
+    values = known[:: -(-len(known) // 9)]
+    return {
+        "scale": alt.Scale(domain=ends_of(known), nice=False, padding=6),
+        "axis": alt.Axis(values=values, format="d", labelOverlap="parity"),
+    }
 
 
 def _digits(column: pl.Series) -> bool:

@@ -251,21 +251,28 @@ def step_map(
 
 
 def _one_sample(traces: Iterable[Trace], models: Sequence[str]) -> list[Trace]:
-    """The first sample of the first model, under every model in order, each followed by its untrained control."""
-    found: dict[tuple[str, str], Trace] = {}
-    sample = None
-    held = list(traces)
+    """The first sample of the first model, under every model in order, each followed by its untrained control.
+
+    A model that was not traced on that sample is shown on its own first one. Traces are gone through, not held.
+    """
+    sample = next((trace.metadata.get("sample") for trace in traces if _whose(trace) == (models[0], "")), None)
+    same: dict[tuple[str, str], Trace] = {}
+    first: dict[tuple[str, str], Trace] = {}
+    for trace in traces:
+        first.setdefault(_whose(trace), trace)
+        if trace.metadata.get("sample") == sample:
+            same.setdefault(_whose(trace), trace)
+    found = []
     for model in models:
-        for control in ("", "untrained"):
-            for trace in held:
-                about = trace.metadata
-                whose = (str(about.get("control_of", trace.model)), str(about.get("control") or ""))
-                if whose != (model, control) or whose in found:
-                    continue
-                sample = about.get("sample") if sample is None else sample
-                if about.get("sample") == sample:
-                    found[whose] = trace
-    return list(found.values())
+        own = same.get((model, "")) or first.get((model, ""))
+        control = same.get((model, "untrained"))
+        found += [trace for trace in (own, control) if trace is not None]
+    return found
+
+
+def _whose(trace: Trace) -> tuple[str, str]:
+    """The model, and which control of it."""
+    return str(trace.metadata.get("control_of", trace.model)), str(trace.metadata.get("control") or "")
 
 
 def _liveliest(trace: Trace) -> int:

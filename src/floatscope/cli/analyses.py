@@ -1,7 +1,8 @@
-"""The verb that reads traces: analyze."""
+"""The verb that reads traces: `analyze`. Its help lists the rows of the registry."""
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,7 +13,7 @@ from floatscope.errors import UserError
 
 
 def analyze(
-    analysis: str,
+    analysis: Annotated[str, flags.analyses()],
     traces: tuple[Path, ...],
     /,
     *,
@@ -32,8 +33,6 @@ def analyze(
 
     Parameters
     ----------
-    analysis
-        One of anchors, drift, absorption, token_classes, dispersion, retrieval_heads, flow, qk, query_state, task_dependence, compat.
     traces
         Runs, folders of traces or trace files; control passes of a run are used as controls.
     out
@@ -47,26 +46,28 @@ def analyze(
     alpha
         Weight of attention against the residual stream in the rollout, 0 to 1 (flow).
     layer
-        Layer of the heatmaps (drift, and qk of traces kept with --keep matrices); -1 is the last.
+        Layer of the pictures of single traces (drift, and qk of traces kept with --keep matrices); -1 is the last.
     seed
         Seed of bootstrap and random controls.
     theme
         Colours of the figure.
-    """  # noqa: E501
+    """
     import polars
     from rich.console import Console
 
-    from floatscope.analysis import Options, draw, draw_traces
+    from floatscope.analysis import ANALYSES, Options, draw, draw_traces
     from floatscope.analysis import analyze as run
     from floatscope.analysis.reading import find_traces, split_controls
     from floatscope.report.page import figure_page
 
-    if alpha is not None and analysis != "flow":
-        raise UserError(f"--alpha is a setting of flow, not of {analysis}; leave it out.")
     options = Options(detector, normalisation, seed)
+    settings = {} if alpha is None else {"alpha": alpha}
+    unknown = settings.keys() - signature(ANALYSES.named(analysis).loaded_function).parameters.keys()
+    if unknown:
+        raise UserError(f"--{unknown.pop()} is no setting of {analysis}; leave it out.")
     given = (find_traces(*places).paths if places else () for places in (untrained, null_query))
     files, controls = split_controls(find_traces(*traces, progress=analysis), *given)
-    result = run(analysis, files, options, controls, **({} if alpha is None else {"alpha": alpha}))
+    result = run(analysis, files, options, controls, **settings)
     figures = [draw(analysis, {analysis: result})]
     models = result.table["model"].unique(maintain_order=True).to_list() if "model" in result.table.columns else []
     picture = draw_traces(analysis, files, models, layer, options)

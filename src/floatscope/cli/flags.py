@@ -54,3 +54,10 @@ def detectors() -> Parameter:
 
     known = "; ".join(f"{written}: {row.description}" for written, row in every_detector().items())
     return Parameter(help=f"What counts as an anchor. {known}.")
+
+
+def analyses() -> Parameter:
+    """Help that tells every analysis."""
+    from floatscope.analysis import ANALYSES
+
+    return Parameter(help="; ".join(f"{name}: {row.description}" for name, row in ANALYSES.items()) + ".")

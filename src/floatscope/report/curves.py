@@ -30,7 +30,9 @@ def stress_figure(table: pl.DataFrame, models: Sequence[str]) -> Figure:
     panels = []
     for stressor, axis, panel in table.select("stressor", "axis", "panel").unique(maintain_order=True).iter_rows():
         where = {"stressor": stressor, "panel": panel}
-        panels.append(lines(table, str(panel), where, models, "x", axis, "accuracy", (*BASELINES, "guess"), ends=(0, 1)))
+        panels.append(
+            lines(table, str(panel), where, models, "x", axis, "accuracy", (*BASELINES, "guess"), ends=(0, 1))
+        )
     return Figure(
         "stress",
         "Right answers as it gets harder",

@@ -164,10 +164,11 @@ Shown = Figure | tuple[str, str, str]
 def page_figures(content: Content) -> list[Shown]:
     """The figures of the page in the order of the registry; pictures of single traces stand before their analysis."""
     shown: list[Shown] = []
+    own = [trace.model for trace in content.traces if not trace.metadata.get("control")]
+    models = content.models or tuple(dict.fromkeys(own))
     for name, row in ANALYSES.items():
-        if content.traces and content.models:
-            picture = draw_traces(name, content.traces, content.models)
-            shown += [picture] if picture is not None else []
+        picture = draw_traces(name, content.traces, models) if own else None
+        shown += [picture] if picture is not None else []
         if name in content.results:
             shown.append(draw(name, content.results, content.models))
         elif name in content.missing:
