@@ -39,12 +39,12 @@ def test_a_run_with_its_controls(monkeypatch, capsys, tmp_path, run_folder):
     names = {path.name for path in out.iterdir()}
     assert names == {
         *("drift.parquet", "drift_depth.parquet"),
-        *(f"{stem}.{kind}" for stem in ("drift", "drift_heatmap_m") for kind in ("svg", "pdf", "html")),
+        *(f"{stem}.{kind}" for stem in ("drift", "drift_map") for kind in ("svg", "pdf", "html")),
     }
     table = pl.read_parquet(out / "drift.parquet")
     assert table["samples"].max() == 3  # controls are not counted as samples
     assert table["untrained"].drop_nulls().len() > 0
-    assert "Question" in (out / "drift_heatmap_m.svg").read_text()
+    assert "Question" in (out / "drift_map.svg").read_text()
 
 
 @pytest.mark.slow
@@ -64,8 +64,8 @@ def test_kept_matrices_give_the_qk_heatmaps(monkeypatch, capsys, tmp_path):
     full.save(tmp_path / "t.safetensors")
     call = ["qk", tmp_path / "t.safetensors", "--out", tmp_path / "out", "--detector", "zscore(1)", "--layer", 1]
     code, shown, _ = analyze(monkeypatch, capsys, *call)
-    assert code == 0 and "qk_heatmap_tiny-mdm.svg" in shown
-    drawn = (tmp_path / "out" / "qk_heatmap_tiny-mdm.svg").read_text()
+    assert code == 0 and "qk_matrices.svg" in shown
+    drawn = (tmp_path / "out" / "qk_matrices.svg").read_text()
     assert "king" in drawn and "layer 1, step 3" in drawn
 
 
@@ -74,7 +74,7 @@ def test_kept_matrices_give_the_qk_heatmaps(monkeypatch, capsys, tmp_path):
     [
         (["--seed", "-1"], "seed -1 is negative"),
         (["--detector", "zscroe(3)"], "did you mean 'zscore'"),
-        (["--alpha", "0.5"], "a setting of flow"),
+        (["--alpha", "0.5"], "--alpha is no setting of drift"),
         (["--layer", "9"], "no layer 9"),
     ],
 )

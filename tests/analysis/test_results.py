@@ -106,7 +106,7 @@ def test_control_passes_of_a_run_are_told_apart(tmp_path):
 
 
 def test_unknown_analysis():
-    with pytest.raises(UserError, match="known are anchors"):
+    with pytest.raises(UserError, match="There is no analysis 'nonsense': Known are drift, absorption"):
         analyze("nonsense", [])
 
 

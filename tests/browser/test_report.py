@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -9,11 +10,14 @@ import polars as pl
 import pytest
 from playwright.sync_api import expect
 
+from floatscope.analysis import draw
 from floatscope.analysis.anchors import detect
-from floatscope.report.page import analysis_figures
+from floatscope.analysis.drawing import DARK
+from floatscope.analysis.drawing import MODELS as COLOURS
+from floatscope.report.page import build_page, figure_page
 from floatscope.report.player import asset, player_data, run_data, script_json
-from tests.browser.conftest import TWINS, eventually
-from tests.report.making import MODELS, made_results, made_scores
+from tests.browser.conftest import TWINS, Opener, eventually
+from tests.report.making import MODELS, made_content, made_results, made_scores
 
 pytestmark = pytest.mark.slow
 
@@ -42,10 +46,24 @@ def output(page, name: str):
     return page.locator(f".fs-slider-{name} output")
 
 
-def expect_drawn(page) -> None:
-    """Every figure of the report has its drawing."""
-    expect(page.locator("figure")).to_have_count(8)
-    expect(page.locator("figure .fs-svg")).to_have_count(8)
+FIGURES = 13  # the drift map, eleven analyses, the stress curves
+
+
+def expect_drawn(page, name: str, theme: str = "light"):
+    """The figure of that name, once it was gone to and is drawn."""
+    figure = page.locator(f"#figure-{name}")
+    figure.scroll_into_view_if_needed()
+    expect(figure).to_have_attribute("data-drawn", theme)
+    return figure
+
+
+def expect_all_drawn(page) -> None:
+    """Every figure of the report has its drawing, each panel of it."""
+    expect(page.locator("figure")).to_have_count(FIGURES)
+    for name in page.locator("figure").evaluate_all("all => all.map((one) => one.id.slice(7))"):
+        expect_drawn(page, name)
+    rooms = page.locator("figure .fs-chart:not([hidden]) .fs-view")
+    expect(page.locator("figure .fs-chart:not([hidden]) .fs-view :is(svg, canvas)")).to_have_count(rooms.count())
 
 
 def test_it_opens_offline_with_every_section(page, report):
@@ -53,7 +71,9 @@ def test_it_opens_offline_with_every_section(page, report):
     expect(page.locator("h2")).to_have_text(
         ["What documents add", "Watch it denoise", "Where attention goes", "Under stress", "How it was made"]
     )
-    expect_drawn(page)
+    expect_all_drawn(page)
+    links = page.locator(".contents a").evaluate_all("all => all.map((one) => one.getAttribute('href'))")
+    assert links == page.locator("figure").evaluate_all("all => all.map((one) => '#' + one.id)")[:-1]
     assert report.stat().st_size < 10_000_000
 
 
@@ -137,10 +157,8 @@ def test_hovering_tells_numbers(page, twin_traces):
     values = [100 * trace.received[min(2, trace.steps - 1), 1, 5] for trace in (twin_traces[0], twin_traces[2])]
     told = [re.compile(rf"token 5 .* received {value:.2f} %") for value in values]
     expect(page.locator(".fs-readout")).to_have_text(told)
-    cell = page.locator("#figure-retrieval_heads .fs-cell").first
-    cell.scroll_into_view_if_needed()
-    cell.hover()
-    expect(page.locator(".fs-tip")).to_contain_text("layer 0, head 0")
+    expect_drawn(page, "retrieval_heads").locator(".mark-rect path").first.hover()
+    expect(page.locator(".fs-tip")).to_contain_text(re.compile(r"layer: \d\s*head: \d"))
 
 
 def test_samples_models_and_the_control_can_be_chosen(page, twin_traces):
@@ -170,49 +188,142 @@ def download(page, button) -> str:
 
 
 def test_csv_equals_the_table(page):
-    for figure in analysis_figures(made_results(), MODELS):
-        text = download(page, page.locator(f"#figure-{figure.name} [data-action=csv]"))
+    for name, made in made_results().items():
+        figure = draw(name, {name: made}, MODELS)
+        text = download(page, page.locator(f"#figure-{name} [data-action=csv]"))
         assert pl.read_csv(io.StringIO(text), schema=figure.table.schema).equals(figure.table)
     table = made_scores().filter(stressor="documents")
     text = download(page, page.locator("[data-csv]"))
     assert pl.read_csv(io.StringIO(text), schema=table.schema).equals(table)
 
 
+def test_figures_are_drawn_when_they_come_near(open_page, report):
+    page = open_page(report)
+    expect(page.locator("#player-root .fs-panel").first).to_be_visible()
+    expect(page.locator("#figure-stress")).not_to_have_attribute("data-drawn", re.compile(".*"))
+    expect(page.locator("#figure-stress .fs-view svg")).to_have_count(0)
+    expect_drawn(page, "stress")
+    expect(page.locator("#figure-stress .fs-view svg")).to_have_count(1)
+
+
+# The points of a panel: what each says and where it stands.
+POINTS = """panel => [...panel.querySelectorAll('.mark-symbol path')].map(path => [
+  Object.fromEntries(path.getAttribute('aria-label').split('; ').map(pair => pair.split(': '))),
+  ...path.getAttribute('transform').match(/[-\\d.]+/g).map(Number)])"""
+
+
+def test_points_stand_at_the_values_of_the_table(page):
+    panel = expect_drawn(page, "absorption").locator(".fs-view").first
+    found = panel.evaluate(POINTS)
+    table = made_results()["absorption"].table.filter(set="bos", rows="all")
+    values = {(row["model"], str(row["layer"])): row["value"] for row in table.iter_rows(named=True)}
+    assert len(found) == len(values) and {(say["model"], say["layer"]) for say, _, _ in found} == set(values)
+    known = [(int(say["layer"]), values[say["model"], say["layer"]], x, y) for say, x, y in found]
+    for of, place in ((0, 2), (1, 3)):  # layers run to the right, values run up, both evenly
+        slope, start = np.polyfit([one[of] for one in known], [one[place] for one in known], 1)
+        assert (slope > 0) == (of == 0)
+        assert [one[place] for one in known] == pytest.approx([start + slope * one[of] for one in known], abs=0.01)
+
+
+def test_hovering_tells_the_numbers(page):
+    figure = expect_drawn(page, "absorption")
+    figure.locator(".mark-symbol path").first.hover()
+    expect(page.locator(".fs-tip")).to_contain_text(
+        re.compile(r"model: \w+\s*layer: 0\s*value: .*uniform: ", re.DOTALL)
+    )
+    page.mouse.move(0, 0)
+    expect(page.locator(".fs-tip")).to_be_hidden()
+
+
 def test_svg_stands_alone(page):
+    expect_drawn(page, "absorption")
     text = download(page, page.locator("#figure-absorption [data-action=svg]"))
     root = ElementTree.fromstring(text)
     assert root.tag == "{http://www.w3.org/2000/svg}svg" and "var(" not in text
     words = "".join(root.itertext())
-    for word in ("What the first token", "diffuser", "writer", "untrained model", "layer"):
+    for word in ("What the first token", "diffuser", "writer", "untrained", "layer"):
         assert word in words
 
 
 def test_compat_mode_and_the_legend_change_the_drawing(page):
-    figure = page.locator("#figure-absorption")
-    titles = figure.locator(".fs-plot-title")
-    expect_drawn(page)
+    figure = expect_drawn(page, "absorption")
+    titles = figure.locator(".fs-chart:not([hidden]) .fs-plot-title")
     before = titles.all_text_contents()
     figure.locator(".fs-published input").check()
-    expect(titles).not_to_have_text(before)
+    expect(titles).to_have_text(["absolute threshold, % absorbed", "last forward only, % absorbed"])
+    expect(figure.locator(".fs-chart:not([hidden]) [aria-label*='version: published']").first).to_be_attached()
     assert "published" in download(page, figure.locator("[data-action=csv]")).splitlines()[0]
     figure.locator(".fs-published input").uncheck()
     expect(titles).to_have_text(before)
-    seen = "[...document.querySelectorAll('#figure-absorption .fs-c-uniform')].filter(l => l.checkVisibility()).length"
-    eventually(page.evaluate, f"{seen} > 0", equals=True)
-    legend = figure.get_by_role("button", name="uniform attention")
+    uniform = figure.locator(".fs-chart:not([hidden]) [aria-label*='control: uniform']")
+    drawn = uniform.count()
+    points = figure.locator(".fs-chart:not([hidden]) .mark-symbol path").evaluate_all(
+        "all => all.map(p => p.outerHTML)"
+    )
+    assert drawn == len(MODELS) * len(before)
+    legend = figure.locator(".fs-chart:not([hidden])").get_by_role("button", name="uniform")
     legend.click()
     expect(legend).to_have_attribute("aria-pressed", "false")
-    eventually(page.evaluate, seen, equals=0)
+    expect(uniform).to_have_count(0)
+    kept = figure.locator(".fs-chart:not([hidden]) .mark-symbol path")
+    eventually(kept.evaluate_all, "all => all.map(p => p.outerHTML)", equals=points)  # nothing else has moved
+    assert "control: uniform" not in download(page, figure.locator("[data-action=svg]"))
     legend.click()
-    eventually(page.evaluate, f"{seen} > 0", equals=True)
+    expect(uniform).to_have_count(drawn)
     figure.locator("summary").click()
     expect(figure.locator(".fs-data td").nth(20)).to_be_visible()
+    figure.locator("summary").click()
+
+
+def test_figures_follow_the_theme(open_page, report):
+    page = open_page(report, dark=True)
+    figure = expect_drawn(page, "drift", "dark")
+    colours = "all => [...new Set(all.map((path) => path.getAttribute('fill')))]"
+    light = list(COLOURS[len(TWINS) : len(TWINS) + len(MODELS)])  # the twins have no numbers here, but their places
+    eventually(figure.locator(".mark-symbol path").evaluate_all, colours, equals=[DARK[one] for one in light])
+    page.evaluate("document.getElementById('theme').click()")
+    expect(figure).to_have_attribute("data-drawn", "light")
+    eventually(figure.locator(".mark-symbol path").evaluate_all, colours, equals=light)
+
+
+WICKED = '</script><script>document.title = "it ran"</script><img src=x onerror="document.title = 2">'
+
+
+def test_no_name_is_run_and_nothing_is_evaluated(browser, tmp_path):
+    results = {
+        name: replace(
+            made, tables={key: table.with_columns(model=pl.lit(WICKED)) for key, table in made.tables.items()}
+        )
+        for name, made in made_results().items()
+    }
+    content = replace(made_content(), models=(WICKED,), results=results, missing={"own": WICKED})
+    opener = Opener(browser)
+    figure = draw("drift", results, (WICKED,))
+    for name, text in (("report", build_page(content)), ("figure", figure_page(figure, "light"))):
+        path = tmp_path / f"{name}.html"
+        path.write_text(text, encoding="utf-8")
+        page = opener(path)
+        title = page.title()
+        drawn = expect_drawn(page, "drift")
+        expect(drawn.locator(".fs-figure-legend button").first).to_have_text(WICKED)
+        assert page.title() == title and page.locator("img").count() == 0
+        assert opener.complaints == []
+        # a script that came in by another way would not run either, nor would a text become one
+        page.evaluate(
+            """() => { const script = document.createElement('script'); script.textContent = 'window.ran = 1';
+            document.body.append(script); setTimeout('window.ran = 2', 0); }"""
+        )
+        eventually(lambda: len(opener.complaints), equals=2)
+        assert all("Content Security Policy" in complaint for complaint in opener.complaints)
+        assert page.evaluate("window.ran") is None
+        opener.complaints.clear()
+    opener.close()
 
 
 @pytest.mark.parametrize("width", [390, 820, 1440])
 def test_no_sideways_scrolling(open_page, report, width):
     page = open_page(report, width=width)
-    expect_drawn(page)
+    expect_all_drawn(page)
     too_wide = f"""[document.documentElement, ...document.querySelectorAll('figure, .fs-player, .card')]
         .filter(e => e.getBoundingClientRect().right > {width} || e.scrollWidth > {width}).map(e => e.outerHTML)"""
     eventually(page.evaluate, too_wide, equals=[])
@@ -225,7 +336,8 @@ def test_nothing_shifts_and_every_step_is_quick(open_page, report):
         new PerformanceObserver(list => window.shifts.push(...list.getEntries().map(entry => entry.value)))
         .observe({type: 'layout-shift', buffered: true}); }"""
     )
-    expect_drawn(page)
+    expect_all_drawn(page)
+    page.evaluate("scrollTo(0, 0)")
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})  # processor time: other work does not count
 
@@ -241,7 +353,7 @@ def test_nothing_shifts_and_every_step_is_quick(open_page, report):
     # Shifts are told late but in order: once the one made on purpose, two frames later, is there, no other is to come.
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     page.evaluate("() => { document.body.style.paddingTop = '300px'; }")
-    page.wait_for_function("window.shifts.length > 0")
+    eventually(page.evaluate, "window.shifts.length > 0", equals=True)
     assert len(page.evaluate("window.shifts")) == 1
 
 
@@ -251,9 +363,10 @@ def _task_time(session) -> float:
 
 
 def test_controls_have_names(page):
-    expect_drawn(page)
+    expect_all_drawn(page)
     unnamed = """[...document.querySelectorAll('button, select, input, svg[role=img], canvas')].filter(e =>
-        !(e.getAttribute('aria-label') || e.textContent.trim() || (e.labels && e.labels[0]?.textContent.trim())))
+        !(e.getAttribute('aria-label') || e.textContent.trim() || (e.labels && e.labels[0]?.textContent.trim())
+        || e.closest('.fs-view')?.getAttribute('aria-label')))
         .map(e => e.outerHTML.slice(0, 80))"""
     eventually(page.evaluate, unnamed, equals=[])
 

@@ -52,7 +52,8 @@
       const many = Object.values(datasets).some((rows) => rows.length > MANY_MARKS);
       const made = panels(spec).map((panel, place) => {
         const { title, ...plot } = panel;
-        const whole = { config, datasets, params, padding: { left: 2, top: 6, right: 10, bottom: 4 }, background: "transparent", ...plot, ...fitted(plot, rooms[place]) };
+        const description = rooms[place].getAttribute("aria-label");
+        const whole = { config, datasets, params, padding: { left: 2, top: 6, right: 10, bottom: 4 }, background: "transparent", description, ...plot, ...fitted(plot, rooms[place]) };
         return window.vegaEmbed(rooms[place], whole, { ...OPTIONS, renderer: many ? "canvas" : "svg", tooltip: tell });
       });
       drawn.views = await Promise.all(made);
