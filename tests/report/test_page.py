@@ -83,6 +83,18 @@ def test_every_part_is_there(page):
     assert contents and re.findall(r'href="#figure-(\w+)"', contents[0]) == order[:-1]
 
 
+def test_guesses_are_told_where_there_are_some_and_not_by_a_models_name():
+    def lead(scores: pl.DataFrame) -> str:
+        found = re.search(r"Share of right answers.*?</p>", build_page(Content("t", "q", scores=scores)))
+        assert found
+        return found[0]
+
+    told = "Guesses that know no model stand below, so that a number can be read."
+    assert told in lead(made_scores())
+    alone = made_scores().filter(pl.col("statistic") != "guess")
+    assert told not in lead(alone.with_columns(pl.col("model").replace({"diffuser": "guess: diffuser"})))
+
+
 def test_missing_parts_leave_a_sentence():
     bare = build_page(Content("t", "q"))
     Outline(bare)

@@ -42,7 +42,7 @@ CONDITIONS = {
 RIGHT = {
     ("guess-me", ""): {("a", NONE): (0, 0, 1, 0), ("a", FIVE): (1, 1, 1, 0), ("b", NONE): (0, 0), ("b", FIVE): (1, 0)},
     ("m", ""): {("a", NONE): (0, 0, 0, 0), ("a", FIVE): (1, 1, 0, 1), ("b", NONE): (0, 1), ("b", FIVE): (1, 1)},
-    ("z", ""): {("a", NONE): (0, 0, 0, 0), ("a", FIVE): (0, 0, 0, None), ("b", NONE): (0, 0), ("b", FIVE): (0, 0)},
+    ("z", ""): {("a", NONE): (1, 0, 0, 0), ("a", FIVE): (None, 0, 0, 0), ("b", NONE): (0, 0), ("b", FIVE): (0, 0)},
     ("m", "untrained"): {("a", FIVE): (1, 1, 1, 1)},
     ("other-answer", "guess"): {
         ("a", NONE): (0, 0, 0, 0), ("a", FIVE): (0, 1, 0, 0), ("b", NONE): (0, 0), ("b", FIVE): (0, 0)
@@ -150,7 +150,7 @@ def test_gains_are_paired_by_sample(frame):
     average = one(frame, model="m", task=None, metric="accuracy", statistic="gain")
     assert numbers(average) == pytest.approx(((3 / 4 + 1 / 2) / 2, *counted((1, 1, 0, 1), (1, 0))))
     paired = one(frame, model="z", task="a", metric="accuracy", statistic="gain")
-    assert (paired["value"], paired["n"]) == (0, 3)  # one of its four samples failed with documents
+    assert (paired["value"], paired["n"]) == (0, 3)  # the one that failed with documents, right without, is left out
 
 
 def test_differences_of_gains_are_first_minus_second(frame):
@@ -164,7 +164,7 @@ def test_differences_of_gains_are_first_minus_second(frame):
 
 
 def test_who_alone_is_right_and_mcnemars_p(frame):
-    """m against z on a, where both have an answer: 1, 1, 0 and 0, 0, 0, so 2 to 0 and p = 2 / 2²."""
+    """m against z on a, where both have an answer: 1, 0, 1 and 0, 0, 0, so 2 to 0 and p = 2 / 2²."""
     first = one(frame, model="m", beside="z", task="a", statistic="only right")
     second = one(frame, model="z", beside="m", task="a", statistic="only right")
     assert (first["value"], first["n"], first["p"]) == (2 / 3, 3, 0.5)
@@ -213,7 +213,7 @@ def test_notes_tell_how_many_samples_and_what_failed():
     assert notes == {
         "documents": (
             "n = 2 to 4 samples per cell.",
-            "1 of 36 units failed and are left out; the first (z, a, documents/5, s3): no room",
+            "1 of 36 units failed and are left out; the first (z, a, documents/5, s0): no room",
         ),
         "stress": ("n = 3 samples per cell.",),
     }
