@@ -311,3 +311,22 @@ def test_metadata_that_cannot_be_kept_is_refused_before_the_run(metadata, senten
     with pytest.raises(fs.UserError, match=sentence):
         fs.trace(tiny_model("llada"), [[5, 6], [7]], fs.LLaDASampler(2, 2), metadata=metadata, on_step=ran.append)
     assert not ran
+
+
+@pytest.mark.parametrize("name", ["llada", "llama"])
+def test_without_a_sampler_the_model_s_own_is_used(name):
+    model = tiny_model(name)
+    trace = fs.trace(model, [5, 6, 7])
+    own = model.sampler()
+    assert trace.sampler == {"name": own.name} | dataclasses.asdict(own)
+    assert trace.canvas.tolist() == fs.generate(model, [5, 6, 7]).canvas.tolist()
+    assert trace.canvas.tolist() == fs.trace(model, [5, 6, 7], own).canvas.tolist()
+
+
+def test_a_sampler_that_does_not_keep_to_its_bounds_is_refused():
+    class Hasty(fs.LLaDASampler):
+        def step_bounds(self, prompt_length, family_block):
+            return 1, 3
+
+    with pytest.raises(fs.UserError, match="The sampler 'llada' took 4 steps, and its step_bounds said 1 to 3"):
+        fs.trace(tiny_model("llada"), [5, 6, 7], Hasty(steps=4, length=4))

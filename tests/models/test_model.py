@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -116,3 +117,43 @@ def test_training_mode_is_refused() -> None:
     model.backbone.train()
     with pytest.raises(fs.UserError, match=r"dropout 0\.1: call \.eval\(\)"):
         model.logits([1, 2, 3])
+
+
+def test_the_sampler_of_a_model_is_its_family_s_with_settings_overridden():
+    model = make("dream")
+    assert model.sampler() == fs.DreamSampler(alg="entropy")
+    assert model.sampler(steps=4, length=8, alg=None) == fs.DreamSampler(steps=4, length=8)
+    assert model.sampler(name="threshold", length=8) == fs.ThresholdSampler(length=8)
+    own = replace(model.family, sampler={"name": "llada", "hold_eos": True, "steps": 16})
+    assert own.make_sampler(length=16) == fs.LLaDASampler(16, 16, hold_eos=True)
+    assert own.make_sampler(name="llada", hold_eos=False) == fs.LLaDASampler(16, hold_eos=False)
+    assert own.make_sampler(name="dream") == fs.DreamSampler()  # what is llada's is not dream's
+
+
+def test_wishes_are_for_samplers_that_have_them_and_overrides_come_first():
+    family = replace(fs.FAMILIES["llada"], sampler={"name": "llada", "steps": 16})
+    assert family.make_sampler({"steps": 4, "alg": "origin"}) == fs.LLaDASampler(steps=4)
+    assert family.make_sampler({"steps": 4}, steps=8) == fs.LLaDASampler(steps=8)
+    assert fs.FAMILIES["causal"].make_sampler({"steps": 4}, length=3) == fs.AutoregressiveSampler(length=3)
+
+
+def test_a_setting_that_the_sampler_does_not_have_is_refused():
+    model = make("causal")
+    with pytest.raises(fs.UserError, match="The sampler 'autoregressive' has no setting 'steps': Known are length"):
+        model.sampler(steps=4)
+    with pytest.raises(fs.UserError, match=r"There is no sampler 'drem': did you mean 'dream'\?"):
+        model.sampler(name="drem")
+    wrong = replace(model.family, sampler={"name": "autoregressive", "temprature": 1.0})
+    with pytest.raises(fs.UserError, match=r"no setting 'temprature': did you mean 'temperature'\?"):
+        wrong.make_sampler()
+
+
+def test_the_text_of_an_answer_ends_at_the_first_eos():
+    model = fs.load("twin-llada", check=False)
+    eos = model.eos_ids[0]
+    words = model.tokenizer("Ida Ritter founded", add_special_tokens=False)["input_ids"]
+    for ids in ([*words, eos, *words, eos], np.array([*words, eos, eos]), words):
+        assert model.text(ids) == "Ida Ritter founded"
+    assert model.text([eos, *words]) == ""
+    with pytest.raises(fs.UserError, match="has no tokenizer beside its weights"):
+        make("llada").text([5])
