@@ -17,7 +17,7 @@ QUICK = AdapterRecipe(steps=3, batch=2, warmup=1, rank=2, window=16, held_out=14
 
 
 def test_a_table_has_the_columns_of_its_results_and_a_verdict_per_bar():
-    half = Interval(0.5, 0.25, 0.75, 0.95, 4)
+    half = Interval(0.5, 0.25, 0.75, 4)
     by_bar = judge("binding", half, {"guess_type": 0.01, "guess_relation": 1 / 3}, least=0.6, slots=8)
     by_guess = judge("fresh", half, {"guess_type": 0.01, "guess_relation": None}, passed=True, slots=8)
     watched = judge("harder", half, {"guess_type": 0.0, "guess_relation": 0.0}, slots=32)

@@ -8,7 +8,8 @@ import floatscope as fs
 from floatscope.qa.metrics import accuracy, exact_match
 from floatscope.qa.readers import read_samples
 from floatscope.qa.samples import Document, Sample
-from floatscope.training.passage_gates import GATES, MASKED, ORACLE, guess, measure, recover, say
+from floatscope.training.gates import answer
+from floatscope.training.passage_gates import GATES, MASKED, ORACLE, guess, measure, recover
 from floatscope.training.recipe import AdapterRecipe
 from floatscope.training.runs import adapt
 
@@ -32,7 +33,7 @@ def test_a_gate_counts_what_the_answers_give(folder, held_out):
     assert told == [(name, place, 3) for place, name in enumerate(GATES)] and [r.gate for r in results] == list(GATES)
     for gate, result in zip(GATES[:2], results[:2], strict=True):
         samples = [s if gate == ORACLE else replace(s, documents=()) for s in held_out[:6]]
-        said = say(model, samples)
+        said = answer(model, samples, 12, 4)
         right = [accuracy(text, s.answers) for text, s in zip(said, samples, strict=True)]
         exact = [exact_match(text, s.answers) for text, s in zip(said, samples, strict=True)]
         assert result.n == 6 and result.right == pytest.approx(sum(right) / 6, abs=1e-4)
@@ -61,7 +62,7 @@ def test_an_answer_is_what_the_model_says_up_to_its_first_eos(folder, parent, he
         while ids and ids[0] not in model.eos_ids:
             said.append(ids.pop(0))
         samples.append(replace(sample, answers=(model.tokenizer.decode(said, skip_special_tokens=True).strip(),)))
-    assert say(model, samples) == [sample.answers[0] for sample in samples]
+    assert answer(model, samples, 12, 4) == [sample.answers[0] for sample in samples]
 
 
 def test_recovered_tokens_are_those_that_one_forward_names(folder, held_out):

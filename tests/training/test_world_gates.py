@@ -7,7 +7,7 @@ from floatscope.qa.samples import Document, Sample
 from floatscope.qa.world import World
 from floatscope.training import world_gates
 from floatscope.training.gates import answer
-from floatscope.training.world_gates import GATES, HARDER, Gate, guess, judge_answers, measure, sampler_of
+from floatscope.training.world_gates import GATES, HARDER, Gate, guess, judge_answers, measure
 
 WORLD = World(0)
 
@@ -66,20 +66,17 @@ def test_answers_are_what_a_plain_loop_gives_up_to_eos(twin):
         prompt = fs.build_prompt(model.tokenizer, sample.question, sample.documents)
         words = model.tokenizer.convert_ids_to_tokens(fs.generate(model, prompt.ids, sampler).answer)
         expected.append(" ".join(words[: words.index("<eos>")] if "<eos>" in words else words))
-    assert answer(model, samples, sampler_of(model, 6), 3) == expected and all(expected)
+    assert answer(model, samples, 6, 3, None if twin == "twin-arm" else "llada") == expected and all(expected)
 
 
 def test_all_cells_are_measured_and_those_of_dreams_own_schedule_with_its_sampler(monkeypatch):
     monkeypatch.setattr(world_gates, "SLOTS", (3, 4))
     asked = []
-    monkeypatch.setattr(
-        world_gates, "answer", lambda model, samples, sampler, batch: asked.append(sampler) or [""] * len(samples)
-    )
+    monkeypatch.setattr(world_gates, "answer", lambda model, samples, *how: asked.append(how) or [""] * len(samples))
     told = []
     results = measure(fs.load("twin-dream", check=False), 5, lambda *now: told.append(now))
     cells = [(r.gate, r.slots, r.n) for r in results]
     expected = [(gate.name, slots, 5) for slots in (3, 4) for gate in GATES] + [(g.name, 3, 2) for g in HARDER]
     assert cells[:-2] == expected and [n for *_, n in cells[-2:]] == [2, 2]
     assert told == [(f"{name}, {slots} slots", place, len(cells)) for place, (name, slots, _) in enumerate(cells)]
-    assert {type(sampler).name for sampler in asked[:-2]} == {"llada"}
-    assert asked[-1] == asked[-2] == fs.DreamSampler(steps=3, length=3)
+    assert asked[:-2] == [(slots, 50, "llada") for _, slots, _ in cells[:-2]] and asked[-2:] == 2 * [(3, 50, None)]

@@ -63,17 +63,15 @@ def judge(
     return GateResult(gate, slots, right.n, estimate, low, high, shares, bar, passed)
 
 
-def answer(model: Model, samples: Sequence[Sample], sampler: Any, batch: int) -> list[str]:
-    """What the model says to each sample, asked in bare prompts, up to its first eos."""
-    prompts = [build_prompt(model.tokenizer, sample.question, sample.documents, raw=True).ids for sample in samples]
-    texts = []
-    for start in range(0, len(prompts), batch):
-        done = generate(model, prompts[start : start + batch], sampler)
-        for generation in done if isinstance(done, list) else [done]:
-            ids = generation.answer.tolist()
-            stop = next((place for place, token in enumerate(ids) if token in model.eos_ids), len(ids))
-            texts.append(model.tokenizer.decode(ids[:stop], skip_special_tokens=True).strip())
-    return texts
+def answer(model: Model, samples: Sequence[Sample], slots: int, batch: int, sampler: str | None = None) -> list[str]:
+    """What the model says to each sample, asked in bare prompts; an MDM fills one slot per step.
+
+    sampler: the name of another than the model's own; `batch`: samples at once.
+    """
+    chosen = model.sampler({"steps": slots}, name=sampler, length=slots)
+    prompts = [build_prompt(model.tokenizer, sample.question, sample.documents, raw=True) for sample in samples]
+    parts = [prompts[start : start + batch] for start in range(0, len(prompts), batch)]
+    return [model.text(found.answer) for part in parts for found in generate(model, part, chosen)]
 
 
 def table(results: Sequence[GateResult]) -> str:

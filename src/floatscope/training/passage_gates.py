@@ -1,6 +1,6 @@
 """The gates of an adapter: what it answers and recovers of held-out questions. Training is left to `runs`.
 
-All MDMs are decoded alike, one slot per step, the surest first and eos last.
+All forks are decoded by the sampler of their family: an MDM fills the surest slot first, and eos last.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from floatscope.decoding import AutoregressiveSampler, LLaDASampler
 from floatscope.models.model import Model
 from floatscope.qa.guesses import most_common_answer
 from floatscope.qa.metrics import accuracy, exact_match
@@ -52,22 +51,15 @@ def measure(
     return results
 
 
-def say(model: Model, samples: Sequence[Sample]) -> list[str]:
-    """What the model says to each sample."""
-    mdm = model.mask_id is not None
-    sampler = LLaDASampler(steps=SLOTS, length=SLOTS, hold_eos=True) if mdm else AutoregressiveSampler(length=SLOTS)
-    return answer(model, samples, sampler, BATCH)
-
-
 def read_out(model: Model, samples: Sequence[Sample]) -> float:
     """The share of samples answered, as they stand."""
-    said = say(model, samples)
+    said = answer(model, samples, SLOTS, BATCH)
     return sum(accuracy(text, sample.answers) for text, sample in zip(said, samples, strict=True)) / len(samples)
 
 
 def _answered(model: Model, gate: str, samples: Sequence[Sample], least: float | None) -> GateResult:
     """Answers that hold an accepted one (the paper's accuracy), exact matches, and what a guess gives."""
-    pairs = list(zip(say(model, samples), samples, strict=True))
+    pairs = list(zip(answer(model, samples, SLOTS, BATCH), samples, strict=True))
     right = proportion_interval([accuracy(text, sample.answers) for text, sample in pairs])
     exact = sum(exact_match(text, sample.answers) for text, sample in pairs) / len(pairs)
     guessed = sum(guess(sample, samples) for sample in samples) / len(samples)
