@@ -29,7 +29,8 @@ import torch
 
 import floatscope as fs
 from findings_tables import Cast, Findings, render
-from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze
+from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze, draw_traces
+from floatscope.analysis import draw as draw_analysis
 from floatscope.analysis.reading import TraceFiles
 from floatscope.analysis.results import Panel, collect, readable, summarise
 from floatscope.analysis.uniform import uniform_layers
@@ -44,8 +45,6 @@ from floatscope.probe.layout import Layout
 from floatscope.qa.samples import Sample
 from floatscope.qa.world import World
 from floatscope.qa.world.vocabulary import MASK_ID
-from floatscope.report.drawing import save_figure
-from floatscope.report.heatmaps import trace_heatmaps
 from floatscope.statistics import bootstrap_mean
 from floatscope.study.analyses import RunTraces, read_analyses
 from floatscope.study.store import Run
@@ -297,12 +296,13 @@ def changes(cast: Cast, samples: pl.DataFrame) -> pl.DataFrame:
 def draw(found: Findings, full: list[Traced], folder: Path) -> None:
     """The pictures of the how-to."""
     for name in ANALYSES:
-        save_figure(ANALYSES[name].figure(found.results[name]), folder / name, ("svg",))
-    one = files([traced for traced in full if traced.subject.name == found.cast.mdms[-1]][:1])
-    for chart in trace_heatmaps("drift", one, 2).values():
-        save_figure(chart, folder / "temporal_heatmap", ("svg",))
-    for chart in trace_heatmaps("qk", one, 2).values():
-        chart.save(folder / "qk_heatmaps.png", scale_factor=1)  # thousands of cells: megabytes as SVG
+        draw_analysis(name, found.results).save(folder / name)
+    mdm = found.cast.mdms[-1]
+    one = files([traced for traced in full if traced.subject.name == mdm][:1])
+    for analysis, stem, form in (("drift", "temporal_heatmap", "svg"), ("qk", "qk_heatmaps", "png")):
+        picture = draw_traces(analysis, one, [mdm], 2, Options())  # thousands of cells of qk: megabytes as SVG
+        if picture is not None:
+            picture.save(folder / stem, (form,))
 
 
 def write(path: Path, markers: str, text: str) -> None:

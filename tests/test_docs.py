@@ -16,7 +16,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 @pytest.mark.slow
 def test_the_code_of_the_pages_passes_pyright(tmp_path):
-    """A page's blocks follow one another, but for extend.md, where each is a file. Others may use names of their text."""
+    """Blocks of a page follow one another, but for extend.md, where each is a file; they may use names of its text."""
     blocks = {page: re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL) for page in PAGES}
     for page, found in blocks.items():
         files = found if page.name == "extend.md" else ["\n".join(found)] if found else []

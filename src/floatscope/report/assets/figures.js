@@ -51,9 +51,9 @@
       const rooms = [...this.charts[this.view].querySelectorAll(".fs-view")];
       const many = Object.values(datasets).some((rows) => rows.length > MANY_MARKS);
       const made = panels(spec).map((panel, place) => {
-        const { title, ...plot } = panel;
+        const { title: _, ...plot } = panel;
         const description = rooms[place].getAttribute("aria-label");
-        const whole = { config, datasets, params, padding: { left: 2, top: 6, right: 10, bottom: 4 }, background: "transparent", description, ...plot, ...fitted(plot, rooms[place]) };
+        const whole = { config, datasets, params, padding: { left: 2, top: 6, right: 10, bottom: 4 }, background: "transparent", description, ...plot, ...fitted(rooms[place]) };
         return window.vegaEmbed(rooms[place], whole, { ...OPTIONS, renderer: many ? "canvas" : "svg", tooltip: tell });
       });
       drawn.views = await Promise.all(made);
@@ -132,12 +132,12 @@
   function panels(spec) {
     if (spec.vconcat) return spec.vconcat.flatMap(panels);
     const joined = spec.concat || spec.hconcat;
-    if (!joined) return [(({ config, datasets, params, ...rest }) => rest)(spec)];
+    if (!joined) return [(({ config: _c, datasets: _d, params: _p, ...rest }) => rest)(spec)];
     return spec.data ? joined.map((panel) => ({ data: spec.data, ...panel })) : joined;
   }
 
   // A plot fills its room; a chart of several plots (facets) keeps the sizes it came with.
-  function fitted(plot, room) {
+  function fitted(room) {
     if (!room.style.height) return {};
     return { width: "container", height: parseFloat(room.style.height), autosize: { type: "fit", contains: "padding" } };
   }
@@ -182,7 +182,7 @@
 
   // One box for what hovering tells, for the whole page.
   let tip = null;
-  function tell(handler, event, item, value) {
+  function tell(_handler, event, _item, value) {
     if (!value) { if (tip) tip.hidden = true; return; }
     if (!tip) {
       tip = document.createElement("div");
