@@ -10,10 +10,8 @@ KNOWN = {
     ("analysis/__init__.py", "report"),
     ("analysis/results.py", "report"),
     ("traces/trace.py", "report"),
-    ("tracing.py", "qa"),
-    ("live/denoising.py", "study"),
 }
-LEAVING, COMING = {"twins", "adapting", "checkpoints"}, {"training", "statistics"}
+LEAVING, COMING = {"twins", "adapting", "checkpoints"}, {"training"}
 
 
 def test_no_edge_breaks_the_graph():
