@@ -8,10 +8,10 @@ from safetensors.torch import load_file
 
 import floatscope as fs
 from floatscope.models.loading import locate
-from floatscope.models.twins import Shape, make_model, save_twin
+from floatscope.models.twins import TwinShape, make_model, save_twin
 from floatscope.qa.world.vocabulary import make_tokenizer
 
-TINY = Shape(width=32, layers=2, heads=2, hidden=48)
+TINY = TwinShape(width=32, layers=2, heads=2, hidden=48)
 
 
 @pytest.mark.parametrize(("twin", "family"), [("arm", "causal"), ("dream", "dream"), ("llada", "llada")])

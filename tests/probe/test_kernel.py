@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from floatscope.probe import kernel
 from floatscope.probe.kernel import Visible, Workspace, attend
 from floatscope.probe.layout import Layout
-from floatscope.probe.qk import qk_sums
+from floatscope.probe.query_key import qk_sums
 
 TOLERANCE = 1e-5
 

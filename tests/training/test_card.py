@@ -5,7 +5,7 @@ import json
 import pytest
 
 from floatscope.errors import UserError
-from floatscope.models.twins import Shape
+from floatscope.models.twins import TwinShape
 from floatscope.statistics import Interval
 from floatscope.training import world_gates
 from floatscope.training.card import report, write_card
@@ -39,7 +39,7 @@ def test_a_table_has_the_columns_of_its_results_and_a_verdict_per_bar():
 
 def test_a_twins_card_says_how_it_was_made_and_what_it_can_do(tmp_path, monkeypatch):
     monkeypatch.setattr(world_gates, "SLOTS", (4, 6))
-    shape = Shape(width=32, layers=2, heads=2, hidden=32)
+    shape = TwinShape(width=32, layers=2, heads=2, hidden=32)
     recipe = TwinRecipe(steps=2, batch=2, rate=1e-3, warmup=1)
     out = train("parent", tmp_path / "twin", recipe=recipe, shape=shape, seed=4)
     results = report(out, 2)

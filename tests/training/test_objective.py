@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from floatscope.models.twins import Shape, make_model
+from floatscope.models.twins import TwinShape, make_model
 from floatscope.qa.world.vocabulary import make_tokenizer
 from floatscope.training.adapter_learner import AdapterLearner
 from floatscope.training.learner import TwinLearner
@@ -94,7 +94,7 @@ def test_half_of_the_answer_maskings_leave_no_answer_in_sight():
 
 @pytest.mark.parametrize("objective", ["arm", "dream", "llada"])
 def test_the_loss_is_the_weighted_cross_entropy_of_plain_logits(objective):
-    model = make_model(make_tokenizer(), 1, Shape(width=32, layers=2, heads=2, hidden=32)).eval()
+    model = make_model(make_tokenizer(), 1, TwinShape(width=32, layers=2, heads=2, hidden=32)).eval()
     learner = TwinLearner(model, objective, make_tokenizer())
     target = make_target(objective, BATCH, MASK, TWIN, generator(2))
     loss, *_ = loss_of(learner, target, None if objective == "arm" else BATCH.roles != PADDING)
@@ -113,7 +113,7 @@ def test_hints_are_read_from_the_rows_that_predict_first_tokens(objective, shift
     """Two layers before the end the words found first, one layer before it the token, each by norm and head."""
     roles = [[TEXT, TEXT, TEXT, FIRST, ANSWER, FIRST_EOS, HOP, PADDING]]
     batch = ExampleBatch(BATCH.ids, torch.tensor(roles), BATCH.questions, torch.tensor([[30, 31], [40, 41]]))
-    model = make_model(make_tokenizer(), 1, Shape(width=32, layers=3, heads=2, hidden=32)).eval()
+    model = make_model(make_tokenizer(), 1, TwinShape(width=32, layers=3, heads=2, hidden=32)).eval()
     learner = TwinLearner(model, objective, make_tokenizer())
     for seed in range(20):
         target = make_target(objective, batch, MASK, TWIN, generator(seed))
@@ -135,7 +135,7 @@ def test_hints_are_read_from_the_rows_that_predict_first_tokens(objective, shift
 @pytest.mark.parametrize("twin", ["parent", "arm", "dream", "llada"])
 def test_a_twin_in_training_sees_what_it_should(twin):
     tokenizer = make_tokenizer()
-    model = make_model(tokenizer, 1, Shape(width=32, layers=2, heads=2, hidden=32)).eval()
+    model = make_model(tokenizer, 1, TwinShape(width=32, layers=2, heads=2, hidden=32)).eval()
     learner = TwinLearner(model, twin, tokenizer)
     ids = torch.randint(5, len(tokenizer), (1, 12))
     changed = ids.clone()

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from floatscope.errors import UserError
-from floatscope.models.twins import Shape, make_model, save_twin
+from floatscope.models.twins import TwinShape, make_model, save_twin
 from floatscope.qa.world.vocabulary import make_tokenizer
 from floatscope.training import world_stream
 from floatscope.training.learner import TwinLearner
@@ -23,7 +23,7 @@ from floatscope.training.runs import adapt, split_only, train
 
 pytestmark = pytest.mark.slow
 
-TINY = Shape(width=32, layers=2, heads=2, hidden=32)
+TINY = TwinShape(width=32, layers=2, heads=2, hidden=32)
 QUICK = TwinRecipe(steps=12, batch=2, rate=1e-3, warmup=3)
 ADAPTER = AdapterRecipe(steps=7, batch=2, warmup=2, rank=4, window=16, held_out=12)
 
@@ -58,7 +58,7 @@ def test_a_resumed_twin_ends_in_the_same_weights(twin, twin_parent, tmp_path):
 def test_a_killed_twin_ends_in_the_same_weights_and_log(tmp_path):
     code = f"""
 from pathlib import Path
-from floatscope.models.twins import Shape
+from floatscope.models.twins import TwinShape
 from floatscope.training.recipe import TwinRecipe
 from floatscope.training.runs import train
 train("parent", Path({str(tmp_path / "killed")!r}), recipe={QUICK!r}, shape={TINY!r}, save_every=2)

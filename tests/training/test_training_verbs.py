@@ -7,7 +7,7 @@ import pytest
 
 import floatscope as fs
 from floatscope.cli import main
-from floatscope.models.twins import Shape
+from floatscope.models.twins import TwinShape
 from floatscope.training import runs, world_gates
 from floatscope.training.recipe import TwinRecipe
 from floatscope.training.world_gates import GATES, HARDER
@@ -24,7 +24,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(runs, "RECIPES", dict.fromkeys(("parent", "arm", "dream", "llada"), recipe))
     monkeypatch.setattr(world_gates, "GATES", CELLS[:2])
     monkeypatch.setattr(world_gates, "HARDER", CELLS[2:])
-    monkeypatch.setattr(runs, "Shape", lambda: Shape(width=16, layers=2, heads=2, hidden=16))
+    monkeypatch.setattr(runs, "TwinShape", lambda: TwinShape(width=16, layers=2, heads=2, hidden=16))
 
 
 def run(monkeypatch, capsys, *words):

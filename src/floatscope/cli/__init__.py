@@ -5,12 +5,12 @@ import sys
 from cyclopts import App, CycloptsError
 
 from floatscope import __version__
-from floatscope.cli.analyses import analyze
+from floatscope.cli.analyzing import analyze
 from floatscope.cli.evaluation import evaluate, table
 from floatscope.cli.live import serve
+from floatscope.cli.one_model import check, families, trace
 from floatscope.cli.parents import pull
 from floatscope.cli.studies import report, study
-from floatscope.cli.tracing import check, families, trace
 from floatscope.cli.training import adapt, train
 from floatscope.errors import UserError
 

@@ -96,7 +96,7 @@ class DreamSampler(Sampler):
                 f" blocks of {denoiser.block}: leave the sampler out to use the model's own."
             )
         shares = self._shares()
-        fillings = [_Filling(self, shares, denoiser.eos_ids, random_stream(seed)) for seed in batch.seeds]
+        fillings = [_DreamFilling(self, shares, denoiser.eos_ids, random_stream(seed)) for seed in batch.seeds]
         return denoise(
             batch,
             mask_id,
@@ -113,7 +113,7 @@ class DreamSampler(Sampler):
 
 
 @dataclass(frozen=True, eq=False)
-class _Filling:
+class _DreamFilling:
     """One sample; step i reveals the share `shares[i]` = 1 - s/t of what is masked."""
 
     sampler: DreamSampler

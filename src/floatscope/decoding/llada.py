@@ -83,7 +83,7 @@ class LLaDASampler(Sampler):
 
         masked = (batch.tokens[:, batch.prompt_width :] == mask_id).tolist()
         fillings = [
-            _Filling(
+            _LLaDAFilling(
                 self,
                 self._schedule(prompt_length, denoiser.block, row),
                 denoiser.eos_ids,
@@ -106,7 +106,7 @@ class LLaDASampler(Sampler):
 
 
 @dataclass(frozen=True, eq=False)
-class _Filling:
+class _LLaDAFilling:
     """One sample; step i follows `schedule[i]`."""
 
     sampler: LLaDASampler

@@ -49,7 +49,7 @@ class ThresholdSampler(Sampler):
         """Fill the batch; each sample moves to its next block when it has filled the one before."""
         mask_id = require_mdm(self, denoiser, batch)
         fillings = [
-            _Filling(self, self._blocks(prompt_length, denoiser.block), denoiser.eos_ids)
+            _ThresholdFilling(self, self._blocks(prompt_length, denoiser.block), denoiser.eos_ids)
             for prompt_length in batch.prompt_lengths
         ]
         return denoise(
@@ -66,7 +66,7 @@ class ThresholdSampler(Sampler):
 
 
 @dataclass(frozen=True, eq=False)
-class _Filling:
+class _ThresholdFilling:
     """One sample; its current block is the one of its first masked slot."""
 
     sampler: ThresholdSampler

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from floatscope.errors import UserError
-from floatscope.live.denoising import denoise
+from floatscope.live.events import denoise
 from floatscope.live.examples import is_twin, sample_groups
 from floatscope.live.jobs import Event, JobQueue, LiveJob
 from floatscope.live.requests import LIMITS, Limits, Refused, read_request

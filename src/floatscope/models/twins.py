@@ -31,7 +31,7 @@ FIRMNESS = 10.0
 
 
 @dataclass(frozen=True)
-class Shape:
+class TwinShape:
     """A small Llama with tied embeddings; the defaults are what ships (under a million parameters)."""
 
     width: int = 128
@@ -43,10 +43,12 @@ class Shape:
     spread: float = 0.06  # of the first weights; at transformers' 0.02 a model this narrow is slow to learn to copy
 
 
-SHIPPED_SHAPE = Shape()
+SHIPPED_SHAPE = TwinShape()
 
 
-def make_model(tokenizer: Any, seed: int, shape: Shape = SHIPPED_SHAPE, head_start: bool = True) -> LlamaForCausalLM:
+def make_model(
+    tokenizer: Any, seed: int, shape: TwinShape = SHIPPED_SHAPE, head_start: bool = True
+) -> LlamaForCausalLM:
     """An untrained Llama whose weights follow from the seed; without `head_start` they are plainly random."""
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=shape.width, intermediate_size=shape.hidden,
@@ -65,7 +67,7 @@ def make_model(tokenizer: Any, seed: int, shape: Shape = SHIPPED_SHAPE, head_sta
 
 
 @torch.no_grad()
-def _head_start(model: LlamaForCausalLM, shape: Shape) -> None:
+def _head_start(model: LlamaForCausalLM, shape: TwinShape) -> None:
     """Random weights with the bones of induction (Olsson et al. 2022), else found in hours, if at all.
 
     - All embeddings share one random direction c: heads that look at a relative position need a part of q and k that

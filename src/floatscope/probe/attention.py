@@ -22,7 +22,7 @@ from transformers.masking_utils import sdpa_mask
 from floatscope.errors import UserError
 from floatscope.probe.kernel import LayerStatistics, Visible, Workspace, attend
 from floatscope.probe.layout import Layout
-from floatscope.probe.qk import QKSums, qk_sums
+from floatscope.probe.query_key import QKSums, qk_sums
 
 IMPLEMENTATION = "floatscope"
 

@@ -13,7 +13,7 @@ from typing import Any
 from floatscope.errors import UserError
 from floatscope.models.loading import load
 from floatscope.models.shipped import shipped
-from floatscope.models.twins import Shape, make_model
+from floatscope.models.twins import TwinShape, make_model
 from floatscope.qa.world import World
 from floatscope.qa.world.vocabulary import make_tokenizer
 from floatscope.training.adapter_learner import AdapterLearner, parent_tokenizer, write_merged
@@ -35,7 +35,7 @@ def train(
     parent: Path | None = None,
     recipe: TwinRecipe | None = None,
     seed: int = 0,
-    shape: Shape | None = None,
+    shape: TwinShape | None = None,
     save_every: int = 100,
     stop_after: int | None = None,
     progress: Listener | None = None,
@@ -51,7 +51,7 @@ def train(
         raise UserError(f"The parent has no parent: leave out {parent}, or train arm, dream or llada from it.")
     recipe = recipe or RECIPES[twin]
     tokenizer = make_tokenizer()
-    backbone = make_model(tokenizer, seed, shape or Shape()) if twin == "parent" else _trained_parent(parent)
+    backbone = make_model(tokenizer, seed, shape or TwinShape()) if twin == "parent" else _trained_parent(parent)
     learner = TwinLearner(backbone, twin, tokenizer)
     make_folder(out)
     stream = WorldStream(World(0), tokenizer, lessons_of(twin, recipe), seed, recipe.batch)

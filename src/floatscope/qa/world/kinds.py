@@ -15,7 +15,7 @@ MAX_DOCUMENTS = 24  # the longest 24 documents, a question and 32 slots stay bel
 
 
 @dataclass(frozen=True)
-class Plan:
+class SamplePlan:
     """What `World.samples` was asked for, checked."""
 
     kind: str
@@ -37,40 +37,40 @@ def _arrange(
     return tuple(draw.document(fact, gold=number == place) for number, fact in enumerate(facts, 1)), place
 
 
-def _binding(draw: Draw, plan: Plan, name: str) -> Sample:
+def _binding(draw: Draw, plan: SamplePlan, name: str) -> Sample:
     return _rag(draw, replace(plan, noise="same"), name)
 
 
-def _rag(draw: Draw, plan: Plan, name: str) -> Sample:
+def _rag(draw: Draw, plan: SamplePlan, name: str) -> Sample:
     gold = draw.fact(draw.any_relation())
     documents, place = _arrange(draw, gold, draw.noise(gold, plan.documents - 1, plan.noise), plan.gold_position)
     return _sample(draw, plan, name, gold, (gold.object.name,), documents, gold_position=place)
 
 
-def _closed_stable(draw: Draw, plan: Plan, name: str) -> Sample:
+def _closed_stable(draw: Draw, plan: SamplePlan, name: str) -> Sample:
     fact = draw.rng.choice(draw.world.stable_facts)
     return _sample(draw, plan, name, fact, (fact.object.name,), ())
 
 
-def _closed_fresh(draw: Draw, plan: Plan, name: str) -> Sample:
+def _closed_fresh(draw: Draw, plan: SamplePlan, name: str) -> Sample:
     fact = draw.fact(draw.any_relation())
     return _sample(draw, plan, name, fact, (fact.object.name,), ())
 
 
-def _unanswerable(draw: Draw, plan: Plan, name: str) -> Sample:
+def _unanswerable(draw: Draw, plan: SamplePlan, name: str) -> Sample:
     missing = draw.fact(draw.any_relation())
     documents = tuple(draw.document(fact) for fact in draw.noise(missing, plan.documents, plan.noise))
     return _sample(draw, plan, name, missing, (UNANSWERABLE,), documents)
 
 
-def _stable_noise(draw: Draw, plan: Plan, name: str) -> Sample:
+def _stable_noise(draw: Draw, plan: SamplePlan, name: str) -> Sample:
     fact = draw.rng.choice(draw.world.stable_facts)
     draw.keep(fact.object)
     documents = tuple(draw.document(other) for other in draw.noise(fact, plan.documents, plan.noise))
     return _sample(draw, plan, name, fact, (fact.object.name,), documents)
 
 
-def _counterfactual(draw: Draw, plan: Plan, name: str) -> Sample:
+def _counterfactual(draw: Draw, plan: SamplePlan, name: str) -> Sample:
     fact = draw.rng.choice(draw.world.stable_facts)
     draw.keep(fact.object)
     told = draw.fact(fact.relation, fact.subject)
@@ -79,7 +79,7 @@ def _counterfactual(draw: Draw, plan: Plan, name: str) -> Sample:
     return _sample(draw, plan, name, told, answers, documents, gold_position=place, memory=fact.object.name)
 
 
-def _twohop(draw: Draw, plan: Plan, name: str) -> Sample:
+def _twohop(draw: Draw, plan: SamplePlan, name: str) -> Sample:
     path = draw.rng.choice(PATHS)
     bridge, answer = draw.chain(path)
     bridge_place, answer_place = _hop_places(draw.rng, plan)
@@ -98,7 +98,7 @@ def _twohop(draw: Draw, plan: Plan, name: str) -> Sample:
     return Sample(name, draw.question(path, bridge.subject), (answer.object.name,), documents, metadata)
 
 
-def _hop_places(rng: random.Random, plan: Plan) -> tuple[int, int]:
+def _hop_places(rng: random.Random, plan: SamplePlan) -> tuple[int, int]:
     """Places of the bridge and the answer, counted from 1, drawn evenly from those that the plan allows."""
     numbers = range(1, plan.documents + 1)
     allowed = [
@@ -120,7 +120,7 @@ def _hop_places(rng: random.Random, plan: Plan) -> tuple[int, int]:
 
 def _sample(
     draw: Draw,
-    plan: Plan,
+    plan: SamplePlan,
     name: str,
     fact: Fact,
     answers: tuple[str, ...],
@@ -135,7 +135,7 @@ def _sample(
 class Kind:
     """One kind of sample: how it is made, how many documents it needs at least, whether it takes any."""
 
-    make: Callable[[Draw, Plan, str], Sample]
+    make: Callable[[Draw, SamplePlan, str], Sample]
     least: int
     placed: bool  # has a gold document whose place can be chosen
 
@@ -152,7 +152,7 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def check_plan(plan: Plan, n: int) -> None:
+def check_plan(plan: SamplePlan, n: int) -> None:
     """Every mistake in the arguments of `World.samples`, each with its remedy."""
     if plan.kind not in KINDS:
         raise UserError(f"Unknown kind of sample {plan.kind!r}; the world makes {', '.join(KINDS)}.")

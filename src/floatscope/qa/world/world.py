@@ -16,7 +16,7 @@ from floatscope.errors import UserError
 from floatscope.qa.samples import Sample
 from floatscope.qa.world.draws import Draw
 from floatscope.qa.world.facts import Entity, Fact
-from floatscope.qa.world.kinds import KINDS, SPLITS, Plan, check_plan
+from floatscope.qa.world.kinds import KINDS, SPLITS, SamplePlan, check_plan
 from floatscope.qa.world.names import NAME_KINDS
 from floatscope.qa.world.relations import RELATIONS
 
@@ -102,7 +102,7 @@ class World:
         `noise` says what the other documents are (NOISES), for rag, stable-noise, counterfactual and unanswerable.
         `gap` is the number of documents between bridge and answer of a two-hop question, `answer_first` their order.
         """
-        plan = Plan(kind, split, documents, gold_position, noise, gap, answer_first)
+        plan = SamplePlan(kind, split, documents, gold_position, noise, gap, answer_first)
         check_plan(plan, n)
         made = []
         for index in range(n):
