@@ -29,8 +29,7 @@ import torch
 
 import floatscope as fs
 from findings_tables import Cast, Findings, render
-from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze, draw_traces
-from floatscope.analysis import draw as draw_analysis
+from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze, draw, draw_traces
 from floatscope.analysis.reading import TraceFiles
 from floatscope.analysis.results import Panel, collect, readable, summarise
 from floatscope.analysis.uniform import uniform_layers
@@ -293,16 +292,15 @@ def changes(cast: Cast, samples: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows).with_columns(pl.col(pl.Float64).fill_nan(None))
 
 
-def draw(found: Findings, full: list[Traced], folder: Path) -> None:
+def draw_all(found: Findings, full: list[Traced], folder: Path) -> None:
     """The pictures of the how-to."""
+    model = found.cast.mdms[-1]
+    one = files([traced for traced in full if traced.subject.name == model][:1])
     for name in ANALYSES:
-        draw_analysis(name, found.results).save(folder / name)
-    mdm = found.cast.mdms[-1]
-    one = files([traced for traced in full if traced.subject.name == mdm][:1])
-    for analysis, stem, form in (("drift", "temporal_heatmap", "svg"), ("qk", "qk_heatmaps", "png")):
-        picture = draw_traces(analysis, one, [mdm], 2, Options())  # thousands of cells of qk: megabytes as SVG
-        if picture is not None:
-            picture.save(folder / stem, (form,))
+        draw(name, {name: found.results[name]}).save(folder / name)
+        picture = draw_traces(name, one, (model,), 2)
+        if picture is not None:  # matrices have thousands of cells: megabytes as SVG
+            picture.save(folder / picture.name, ("png",) if name == "qk" else ("svg",))
 
 
 def write(path: Path, markers: str, text: str) -> None:
@@ -343,7 +341,7 @@ def main() -> None:
         if arguments.write:
             write(arguments.write, "real" if arguments.run else "attention", text)
         if arguments.figures and full:
-            draw(found, full, arguments.figures)
+            draw_all(found, full, arguments.figures)
     say("done")
 
 

@@ -51,7 +51,8 @@
       const rooms = [...this.charts[this.view].querySelectorAll(".fs-view")];
       const many = Object.values(datasets).some((rows) => rows.length > MANY_MARKS);
       const made = panels(spec).map((panel, place) => {
-        const { title: _, ...plot } = panel;
+        const plot = { ...panel };
+        delete plot.title; // the page has it
         const description = rooms[place].getAttribute("aria-label");
         const whole = { config, datasets, params, padding: { left: 2, top: 6, right: 10, bottom: 4 }, background: "transparent", description, ...plot, ...fitted(rooms[place]) };
         return window.vegaEmbed(rooms[place], whole, { ...OPTIONS, renderer: many ? "canvas" : "svg", tooltip: tell });
@@ -132,7 +133,7 @@
   function panels(spec) {
     if (spec.vconcat) return spec.vconcat.flatMap(panels);
     const joined = spec.concat || spec.hconcat;
-    if (!joined) return [(({ config: _c, datasets: _d, params: _p, ...rest }) => rest)(spec)];
+    if (!joined) return [spec];
     return spec.data ? joined.map((panel) => ({ data: spec.data, ...panel })) : joined;
   }
 
