@@ -81,7 +81,10 @@
         }
       });
       chart.datasets = {};
-      for (const name in tables) if (kinds[name]) chart.datasets[name] = records(tables[name], kinds[name]);
+      for (const name in tables) {
+        if (kinds[name]) chart.datasets[name] = records(tables[name], kinds[name]);
+        else if (Array.isArray(tables[name])) chart.datasets[name] = tables[name]; // rows, as altair writes them
+      }
       chart.params = [...(chart.params || []), { name: "hidden", value: [...this.hidden] }];
       return chart;
     }
