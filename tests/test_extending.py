@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,6 @@ FILES = {
     "stressor": "echo",
     "analysis": "first_token",
 }
-DRAWN = find_spec("floatscope.analysis.figure") is not None  # figures join their analyses
 SLOTS, STRIDE = 6, 4
 STUDY = """
 name = "own"
@@ -77,8 +75,7 @@ def folder(tmp_path_factory):
     save_file(tensors, folder / "net-twin" / "model.safetensors", {"format": "pt"})
     (folder / "net-twin" / "config.json").write_text(json.dumps(config), encoding="utf-8")
     twin.tokenizer.save_pretrained(folder / "net-twin")
-    study = STUDY if DRAWN else STUDY.replace(', "first_token"', "")
-    (folder / "own.toml").write_text(study, encoding="utf-8")
+    (folder / "own.toml").write_text(STUDY, encoding="utf-8")
     return folder
 
 
@@ -103,8 +100,6 @@ HELP = {
 
 @pytest.mark.parametrize("name", HELP)
 def test_help_shows_it(folder, name):
-    if name == "first_token" and not DRAWN:
-        pytest.skip("figures have not joined their analyses")
     verb, told = HELP[name]
     shown = re.sub(r"[\s│]+", " ", call(folder, [name], "-m", "floatscope.cli", *verb))
     without = re.sub(r"[\s│]+", " ", call(folder, [], "-m", "floatscope.cli", *verb))
@@ -156,10 +151,9 @@ def test_python_imports_it(folder):
 @pytest.fixture(scope="module")
 def run(folder):
     """A study with all of the page's files, in two processes."""
-    names = [name for name in FILES.values() if DRAWN or name != "first_token"]
-    call(folder, names, "-m", "floatscope.cli", "study", "own.toml", "--out", "run")
-    read = "from floatscope.study.run import Run\nRun('run').results().write_parquet('results.parquet')"
-    call(folder, names, "-c", read)
+    call(folder, FILES.values(), "-m", "floatscope.cli", "study", "own.toml", "--out", "run")
+    read = "from floatscope.study.store import Run\nRun('run').results().write_parquet('results.parquet')"
+    call(folder, FILES.values(), "-c", read)
     return folder / "run"
 
 
@@ -196,7 +190,6 @@ def test_tables_hold_the_detector(run):
     np.testing.assert_allclose(count, expected, rtol=1e-5)
 
 
-@pytest.mark.skipif(not DRAWN, reason="figures have not joined their analyses")
 def test_tables_hold_the_analysis(run):
     table = pl.read_parquet(run / "tables" / "first_token.parquet").sort("layer")
     expected = np.mean([trace.received[:, :, 0].mean(axis=0) for trace in own_traces(run)], axis=0)
@@ -208,7 +201,6 @@ def test_tables_hold_the_analysis(run):
 
 def test_the_report_shows_all_of_it(run):
     page = (run / "report.html").read_text(encoding="utf-8")
-    told = ["net-twin", "repetitions of the question", "left-to-right"]
-    if DRAWN:
-        told += ["share(0.05)", "What the first token receives", "Share of all attention on position 0, by layer"]
+    told = ["net-twin", "left-to-right", "share(0.05)", "repetitions of the question"]
+    told += ["What the first token receives", "Share of all attention on position 0, by layer"]
     assert [text for text in told if text not in page] == []
