@@ -255,4 +255,4 @@ def test_analyze_writes_tables_and_a_figure(monkeypatch, capsys, tmp_path, check
     assert "untrained" in shown  # the control that nobody gave is named
     code, _, told = run(monkeypatch, capsys, "analyze", "drifft", traces, "--out", tmp_path / "x")
     assert code == 2
-    assert "There is no analysis 'drifft'; known are anchors, drift" in told
+    assert "There is no analysis 'drifft': did you mean 'drift'? Known are drift, absorption" in told
