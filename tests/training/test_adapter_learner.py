@@ -60,6 +60,8 @@ def test_the_logits_of_training_are_those_of_the_loaded_fork(trained, parent):
 
 
 def test_peft_loads_the_adapter_too(trained, parent):
+    config = json.loads((trained / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (4, 8, 0.0)
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
 

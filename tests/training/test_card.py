@@ -13,19 +13,21 @@ from floatscope.training.gates import judge, table
 from floatscope.training.recipe import AdapterRecipe, TwinRecipe
 from floatscope.training.runs import adapt, train
 
-QUICK = AdapterRecipe(steps=3, batch=2, warmup=1, rank=2, window=16, held_out=14)
+QUICK = AdapterRecipe(steps=7, batch=2, warmup=1, rank=2, window=16, held_out=14)
 
 
 def test_a_table_has_the_columns_of_its_results_and_a_verdict_per_bar():
     half = Interval(0.5, 0.25, 0.75, 4)
     by_bar = judge("binding", half, {"guess_type": 0.01, "guess_relation": 1 / 3}, least=0.6, slots=8)
     by_guess = judge("fresh", half, {"guess_type": 0.01, "guess_relation": None}, passed=True, slots=8)
+    too_good = judge("fresh", half, {"guess_type": 0.01, "guess_relation": None}, passed=False, slots=32)
     watched = judge("harder", half, {"guess_type": 0.0, "guess_relation": 0.0}, slots=32)
-    assert table([by_bar, by_guess, watched]).splitlines() == [
+    assert table([by_bar, by_guess, too_good, watched]).splitlines() == [
         "| gate | slots | n | right (95% interval) | guess: type | guess: relation | bar |  |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
         "| binding | 8 | 4 | 0.500 (0.250 to 0.750) | 0.010 | 0.333 | 0.600 | missed |",
         "| fresh | 8 | 4 | 0.500 (0.250 to 0.750) | 0.010 |  | guess | met |",
+        "| fresh | 32 | 4 | 0.500 (0.250 to 0.750) | 0.010 |  | guess | missed |",
         "| harder | 32 | 4 | 0.500 (0.250 to 0.750) | 0.000 | 0.000 |  |  |",
     ]
     assert by_bar.row() == {
@@ -69,10 +71,10 @@ def test_an_adapters_card_says_how_it_was_made_and_what_it_can_do(parent, data_f
     for line in (
         f"- Parent: {parent}",
         "- Mask token: id 3, its embedding trained too",
-        f"- Command: `floatscope adapt {parent} --to dream --data questions.jsonl --out DIR --steps 3 --seed 0 "
+        f"- Command: `floatscope adapt {parent} --to dream --data questions.jsonl --out DIR --steps 7 --seed 0 "
         "--rank 2 --window 16 --held-out 14`",
         "- batch 2, rate 0.001, warmup 1, floor 0.1, clip 1.0",
-        f"- Trained for 3 steps, {rows[-1]['tokens']:,} tokens, 0 minutes; last loss {rows[-1]['loss']}",
+        f"- Trained for 7 steps, {rows[-1]['tokens']:,} tokens, 0 minutes; last loss {rows[-1]['loss']}",
         "- Data, of which about 14 questions were held out by passage:",
         f"  - questions.jsonl, SHA-256 `{settings['data']['questions.jsonl']}`",
         "- Made-up questions, CC0.",

@@ -1,6 +1,7 @@
 """Objectives against a count by hand: which row predicts which token, what it weighs, what is masked."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -90,6 +91,15 @@ def test_half_of_the_answer_maskings_leave_no_answer_in_sight():
     masked, weights = draw_masks(wide, TWIN, generator())
     full = (weights[:, 3] == WEIGHTS[ANSWER]) & masked[:, 3:7].all(1)
     assert abs(float(full.float().mean()) - ALL_MASKED * (1 - TWIN.whole)) < 0.03
+
+
+def test_a_sequence_masked_as_a_whole_has_one_ratio_and_weighs_as_text_does():
+    masked, weights = draw_masks(BATCH, replace(TWIN, whole=1.0), generator(3))
+    drawn = generator(3)
+    torch.rand(1, 1, generator=drawn)  # the lot by which it is masked as a whole
+    t = 0.1 + 0.9 * float(torch.rand(1, 1, generator=drawn))
+    expected = [min(WEIGHTS[role], 0.1) / t for role in ROLES[0]]
+    assert weights[0].tolist() == pytest.approx(expected) and not masked[0, 0] and not masked[0, 7]
 
 
 @pytest.mark.parametrize("objective", ["arm", "dream", "llada"])

@@ -8,6 +8,7 @@ import floatscope as fs
 from floatscope.qa.metrics import accuracy, exact_match
 from floatscope.qa.readers import read_samples
 from floatscope.qa.samples import Document, Sample
+from floatscope.training import passage_gates
 from floatscope.training.gates import answer
 from floatscope.training.passage_gates import GATES, MASKED, ORACLE, guess, measure, recover
 from floatscope.training.recipe import AdapterRecipe
@@ -44,6 +45,24 @@ def test_a_gate_counts_what_the_answers_give(folder, held_out):
     assert results[2].right == pytest.approx(sum(after) / 6, abs=1e-4)
     assert results[2].least == pytest.approx(sum(before) / 6, abs=1e-4)
     assert results[2].beside == {"exact": None, "guess": None} and isinstance(results[2].passed, bool)
+
+
+def test_each_gate_asks_what_it_says(held_out, monkeypatch):
+    """With answers made up: half are right, with the gold passage all; training doubled what is recovered, or not."""
+    asked = []
+
+    def made_up(model, samples, slots, batch):
+        asked.append([len(sample.documents) for sample in samples])
+        return [s.answers[0] if s.documents or place % 2 else "no" for place, s in enumerate(samples)]
+
+    monkeypatch.setattr(passage_gates, "answer", made_up)
+    monkeypatch.setattr(passage_gates, "recover", lambda model, samples: [0.5, 0.7] if model == "after" else [0.2, 0.4])
+    closed, oracle, text = measure("after", "before", held_out, 4)  # pyright: ignore[reportArgumentType]
+    assert asked == [[0] * 4, [1] * 4]
+    assert (closed.right, closed.n, closed.beside["exact"], closed.passed) == (0.5, 4, 0.5, None)
+    assert (oracle.right, oracle.passed) == (1.0, True)
+    assert (text.right, text.least, text.passed, text.n) == (0.6, 0.3, True, 2)
+    assert measure("before", "before", held_out, 4)[2].passed is False  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("kind", ["fork", "parent"])

@@ -18,6 +18,7 @@ from floatscope.models.twins import TwinShape, make_model, save_twin
 from floatscope.qa.world.vocabulary import make_tokenizer
 from floatscope.training import world_stream
 from floatscope.training.learner import TwinLearner
+from floatscope.training.objective import make_target
 from floatscope.training.recipe import RECIPES, AdapterRecipe, TwinRecipe
 from floatscope.training.runs import adapt, split_only, train
 
@@ -104,6 +105,18 @@ def test_read_outs_are_logged_and_told(parent, data_file, tmp_path, monkeypatch)
     found = [(row["step"], row["read_out"], row["n"]) for row in rows_of(out) if "read_out" in row]
     assert [(step, n) for step, _, n in found] == [(3, 12), (6, 12)] and all(0 <= share <= 1 for _, share, _ in found)
     assert [now.read_out is not None for now in seen] == [step in (3, 6) for step in range(1, 8)]
+
+
+def test_the_masks_of_a_step_follow_from_seed_and_step(twin_parent, tmp_path, monkeypatch):
+    seeds = []
+
+    def remembering(to, batch, mask_id, recipe, generator):
+        seeds.append(generator.initial_seed())
+        return make_target(to, batch, mask_id, recipe, generator)
+
+    monkeypatch.setattr("floatscope.training.trainer.make_target", remembering)
+    train("dream", tmp_path, recipe=replace(QUICK, steps=3), parent=twin_parent, seed=2)
+    assert seeds == [2 * 1_000_003 + step for step in range(3)]
 
 
 def test_progress_is_told_and_counts_tokens(twin_parent, tmp_path):

@@ -54,6 +54,8 @@ def test_a_gate_of_fresh_facts_is_met_at_guess_level_only():
     right = [sample.answers[0] for sample in samples]
     assert judge_answers(gate, 8, samples, right, WORLD).passed is False  # it knows what it cannot know
     assert judge_answers(gate, 8, samples, ["nothing"] * 20, WORLD).passed is True
+    lucky = judge_answers(gate, 8, samples, [right[0], *["nothing"] * 19], WORLD)
+    assert lucky.low == 0 < lucky.beside["guess_type"] < lucky.right and lucky.passed is True  # may be chance
 
 
 @pytest.mark.parametrize("twin", ["twin-arm", "twin-dream"])
