@@ -465,7 +465,7 @@ def test_files(results, tmp_path):
     assert content[".pdf"].startswith(b"%PDF") and content[".png"].startswith(b"\x89PNG")
     with pytest.raises(UserError, match="no figure format 'bmp'"):
         figure.save(tmp_path / "x", ("bmp",))
-    with pytest.raises(UserError, match="could not be written"):
+    with pytest.raises(UserError, match="cannot be written"):
         figure.save(tmp_path / "no" / "x")
     with pytest.raises(UserError, match="no theme"):
         figure.spec("sepia")  # pyright: ignore[reportArgumentType]

@@ -18,6 +18,7 @@ import polars as pl
 
 from floatscope.analysis.drawing import CONFIG, DARK, Chart
 from floatscope.errors import UserError
+from floatscope.files import replace_bytes
 
 Theme = Literal["light", "dark"]
 FORMATS = ("svg", "pdf", "png")
@@ -78,10 +79,7 @@ class Figure:
             else:
                 content = vl_convert.vegalite_to_png(self.spec(theme), vl_version=VEGA_LITE, scale=2)
             paths.append(Path(f"{stem}.{name}"))
-            try:
-                paths[-1].write_bytes(content)
-            except OSError as error:
-                raise UserError(f"The figure could not be written to {paths[-1]} ({error}).") from error
+            replace_bytes(paths[-1], content)
         return paths
 
     def _repr_html_(self) -> str:

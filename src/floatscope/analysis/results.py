@@ -5,6 +5,7 @@ Every table has one row per cell with `value`, its interval over samples, and th
 """
 
 import dataclasses
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,6 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from floatscope.errors import UserError
+from floatscope.files import replace_bytes, write_errors
 from floatscope.statistics import bootstrap_mean
 from floatscope.traces import Trace
 
@@ -80,13 +82,17 @@ class Result:
 
     def save(self, folder: str | Path) -> list[Path]:
         """One parquet file per table, in a folder that is made if needed."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = []
-        for name, table in self.tables.items():
-            paths.append(folder / f"{name}.parquet")
-            table.write_parquet(paths[-1])
-        return paths
+        return [write_table(table, Path(folder) / f"{name}.parquet") for name, table in self.tables.items()]
+
+
+def write_table(table: pl.DataFrame, path: Path) -> Path:
+    """A parquet file, written in one move into a folder that is made if needed."""
+    content = io.BytesIO()
+    table.write_parquet(content)  # first here: what polars says of a full disk is no OSError
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    replace_bytes(path, content.getvalue())
+    return path
 
 
 @dataclass

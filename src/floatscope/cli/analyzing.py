@@ -58,6 +58,7 @@ def analyze(
     from floatscope.analysis import ANALYSES, Options, draw, draw_traces
     from floatscope.analysis import analyze as run
     from floatscope.analysis.reading import find_traces, split_controls
+    from floatscope.files import replace_text
     from floatscope.report.page import figure_page
 
     options = Options(detector, normalisation, seed)
@@ -72,14 +73,11 @@ def analyze(
     models = result.table["model"].unique(maintain_order=True).to_list() if "model" in result.table.columns else []
     picture = draw_traces(analysis, files, models, layer, options)
     figures += [picture] if picture is not None else []
-    try:
-        paths = result.save(out)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror}") from error
+    paths = result.save(out)
     for figure in figures:
         paths += figure.save(out / figure.name, ("svg", "pdf"), theme)
         paths.append(out / f"{figure.name}.html")
-        paths[-1].write_text(figure_page(figure, theme), encoding="utf-8")
+        replace_text(paths[-1], figure_page(figure, theme))
     with polars.Config(tbl_width_chars=Console().width, tbl_cols=-1, tbl_hide_dataframe_shape=True, tbl_rows=12):
         print(result.table)
     for note in result.notes:

@@ -14,7 +14,7 @@ import polars as pl
 
 from floatscope.analysis import Controls, Options, Result, analyze, draw
 from floatscope.errors import UserError
-from floatscope.files import replace_text
+from floatscope.files import read_json, replace_json
 from floatscope.study.engine import keyboard_ignored
 from floatscope.study.plan import NULL_QUERY, UNTRAINED
 from floatscope.study.store import Run
@@ -56,7 +56,7 @@ def run_analyses(run: Run, notify: Callable[[str, int, int], None]) -> None:
     for name, about in _outcomes(run, names, own, untrained, null):
         listing[name] = about
         notify(f"analysis: {name}", len(listing), len(names))
-    replace_text(listing_file, json.dumps({"key": key, "analyses": listing}, indent=2) + "\n")
+    replace_json(listing_file, {"key": key, "analyses": listing})
 
 
 def read_analyses(run: Run) -> dict[str, Result]:
@@ -97,10 +97,7 @@ def _run_one(run: Run, name: str, traces: RunTraces, untrained: RunTraces, null_
         result = analyze(name, traces, Options(seed=run.study.seed), Controls(untrained, null_query))
     except UserError as error:  # such as no trace with evidence: the other analyses go on
         return {"error": str(error)}
-    try:
-        result.save(run.folder / TABLES)
-    except OSError as error:
-        raise UserError(f"{run.folder / TABLES} cannot be written ({error.strerror}): make room.") from error
+    result.save(run.folder / TABLES)
     draw(name, {name: result}).save(run.folder / FIGURES / name)
     return {"tables": list(result.tables), "notes": list(result.notes)}
 
@@ -114,6 +111,6 @@ def _key(run: Run, traces: Sequence[RunTraces]) -> str:
 
 def _read_listing(path: Path) -> dict:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(path)
+    except UserError:
         return {}

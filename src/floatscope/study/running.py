@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from floatscope.analysis.results import write_table
 from floatscope.errors import UserError
-from floatscope.files import replace_text, replacing
+from floatscope.files import replace_text
 from floatscope.study.analyses import TABLES, run_analyses
 from floatscope.study.engine import Loading, loadings, missing_units, run_guesses, run_shares
 from floatscope.study.plan import Study, read_study, write_study
@@ -61,7 +62,7 @@ def run_study(study: Study, folder: str | Path, *, retry: bool = False, notify: 
         units.done("guesses", run_guesses(study, jobs, missing))
         run_shares(study, folder, jobs, missing, units.done)
         run = Run(folder, study)
-        _write_scores(run)
+        write_table(run.scores(), folder / TABLES / "scores.parquet")
         run_analyses(run, notify)
     return Outcome(run, len(jobs), len(missing), _failed(run))
 
@@ -116,14 +117,6 @@ def _note_models(needed: Sequence[Loading], manifest: dict[str, Any], folder: Pa
         refuse_changes(manifest, {"models": about}, "models")
         manifest["models"] |= about
     write_manifest(folder, manifest)
-
-
-def _write_scores(run: Run) -> None:
-    """tables/scores.parquet."""
-    path = run.folder / TABLES / "scores.parquet"
-    path.parent.mkdir(exist_ok=True)
-    with replacing(path) as temporary:
-        run.scores().write_parquet(temporary)
 
 
 def _failed(run: Run) -> int:

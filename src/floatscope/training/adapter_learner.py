@@ -5,7 +5,6 @@ Writes PEFT's own files beside what they fork and the mask embedding, which `mod
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from floatscope.errors import UserError
+from floatscope.files import read_json, replace_json, replacing
 from floatscope.models import adapters
 from floatscope.models.families import get_family
 from floatscope.models.loading import load, locate
@@ -166,12 +166,13 @@ class AdapterLearner(Learner):
         self.peft.peft_config["default"].base_model_name_or_path = self.name
         self.peft.save_pretrained(out, safe_serialization=True, save_embedding_layers=False)
         (out / "README.md").unlink(missing_ok=True)  # peft's form to fill in; the card is written by `card`
-        config = json.loads((out / adapters.ADAPTER_CONFIG).read_text())
+        config = read_json(out / adapters.ADAPTER_CONFIG)
         # A set in peft, which would come in another order in every run.
         config["target_modules"] = sorted(config["target_modules"])
-        (out / adapters.ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        replace_json(out / adapters.ADAPTER_CONFIG, config)
         if self.mask_embedding is not None:
-            save_file({"mask_embedding": self.mask_embedding.detach().cpu().clone()}, out / adapters.MASK_EMBEDDING)
+            with replacing(out / adapters.MASK_EMBEDDING) as file:
+                save_file({"mask_embedding": self.mask_embedding.detach().cpu().clone()}, file)
         local = Path(self.name).expanduser()
         parent = str(local.resolve()) if local.exists() else self.name  # a path must mean the same from every folder
         about = adapters.Fork(parent, self.to, self.mask_id, self.parent_sha256)  # pyright: ignore[reportArgumentType]

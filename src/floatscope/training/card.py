@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from floatscope.errors import UserError
+from floatscope.files import replace_text
 from floatscope.models.adapters import is_adapter
 from floatscope.models.loading import load
 from floatscope.models.shipped import UNTRAINED
@@ -74,8 +75,8 @@ def write_card(folder: Path, results: Sequence[GateResult], data_note: str = "")
         what, facts, notes = _about_adapter(settings, trained, data_note)
     listed = "\n".join(f"- {fact}" for fact in facts)
     card = folder / "README.md"
-    card.write_text(f"# {title}\n\n{what}\n\n{listed}\n\n{table(results)}\n\n{notes}\n", encoding="utf-8")
-    (folder / "gates.json").write_text(json.dumps([result.row() for result in results], indent=1) + "\n")
+    replace_text(card, f"# {title}\n\n{what}\n\n{listed}\n\n{table(results)}\n\n{notes}\n")
+    replace_text(folder / "gates.json", json.dumps([result.row() for result in results], indent=1) + "\n")
     return card
 
 

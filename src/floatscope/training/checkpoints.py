@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 
 from floatscope.errors import UserError
+from floatscope.files import replace_text, replacing
 
 CHECKPOINT, LOG = "checkpoint.pt", "log.jsonl"
 
@@ -55,8 +56,7 @@ def read_checkpoint(
         raise UserError(f"{path} belongs to another run ({differ}); choose another folder, or delete it.")
     if log.exists():
         lines = log.read_text().splitlines(keepends=True)
-        with writing(out):
-            log.write_text("".join(line for line in lines if _step(line) <= saved["step"]))
+        replace_text(log, "".join(line for line in lines if _step(line) <= saved["step"]))
     return saved
 
 
@@ -70,10 +70,8 @@ def _step(line: str) -> float:
 
 def write_checkpoint(out: Path, saved: Mapping[str, Any]) -> None:
     """Put a checkpoint in the place of the last; it holds `settings` and `step` beside what the run needs."""
-    partial = out / "checkpoint.part"
-    with writing(out):
-        torch.save(saved, partial)
-        partial.replace(out / CHECKPOINT)
+    with replacing(out / CHECKPOINT) as temporary, writing(out):
+        torch.save(saved, temporary)
 
 
 def log_row(out: Path, settings: Mapping[str, Any], row: Mapping[str, Any]) -> None:

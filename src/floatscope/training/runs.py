@@ -5,12 +5,12 @@ Both take up a stopped run where it stands. Their gates and cards are written by
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from floatscope.errors import UserError
+from floatscope.files import read_json
 from floatscope.models.loading import load
 from floatscope.models.shipped import shipped
 from floatscope.models.twins import TwinShape, make_model
@@ -66,7 +66,7 @@ def _trained_parent(folder: Path | None) -> Any:
     """The trained parent of the twins in fp32, ready to be forked."""
     folder = folder or shipped()["twin-parent"]
     config = folder / "config.json"
-    if not config.exists() or json.loads(config.read_text()).get("model_type") != "llama":
+    if not config.exists() or read_json(config).get("model_type") != "llama":
         raise UserError(f"{folder} holds no trained parent; train one with twin 'parent' first, or name its folder.")
     return load(folder, dtype="float32", device="cpu", check=False).backbone
 
