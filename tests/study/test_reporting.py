@@ -65,7 +65,7 @@ def test_the_page_of_a_run_holds_its_numbers(outcome):
 def test_the_page_of_a_run_plays_its_traces(outcome):
     run = Run(outcome.run.folder)
     page = write_report(run, {}).read_text(encoding="utf-8")
-    played = re.search(r'getElementById\("player-root"\), (.*?)\);</script>', page)
+    played = re.search(r'id="player-data">(.*?)</script>', page)
     assert played
     samples = json.loads(played[1])["samples"]
     shown = {(sample["title"], one["model"], one["control"]) for sample in samples for one in sample["runs"]}
