@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
+import vl_convert
 
 import floatscope as fs
 from findings_tables import Cast, Findings, render
@@ -50,6 +51,7 @@ from floatscope.study.store import Run
 from floatscope.traces import Trace
 
 DOCUMENTS = 5
+MOST_CHARACTERS = 1_000_000  # of a picture as SVG
 SINK_FROM = 3  # the layer, counted from 0, from which on the parent has its sink
 SINK_DEPTHS = 6
 FINISHED = 5  # traces of a run whose finished text is read again
@@ -299,8 +301,10 @@ def draw_all(found: Findings, full: list[Traced], folder: Path) -> None:
     for name in ANALYSES:
         draw(name, {name: found.results[name]}).save(folder / name)
         picture = draw_traces(name, one, (model,), 2)
-        if picture is not None:  # matrices have thousands of cells: megabytes as SVG
-            picture.save(folder / picture.name, ("png",) if name == "qk" else ("svg",))
+        if picture is not None and len(picture.svg()) < MOST_CHARACTERS:
+            picture.save(folder / picture.name)
+        elif picture is not None:  # matrices have thousands of cells
+            (folder / f"{picture.name}.png").write_bytes(vl_convert.svg_to_png(picture.svg()))
 
 
 def write(path: Path, markers: str, text: str) -> None:

@@ -82,11 +82,13 @@ def arrange(
     panels: Iterable[Plot | None] | Mapping[str, Iterable[Plot | None]],
     tables: Mapping[str, pl.DataFrame],
     columns: int = 3,
+    apart: bool = False,
 ) -> dict[str, Any]:
     """Plots side by side, at most `columns` in a row; a mapping gives each group of panels a heading.
 
     `tables` are what the panels draw, by the name they ask for. Plots without any number are None and left out; where
-    none is left, a sentence says so: a table of nulls, such as the drift of one step, is no mistake.
+    none is left, a sentence says so: a table of nulls, such as the drift of one step, is no mistake. apart: every panel
+    has colours of its own, where it would share them with its group.
     """
     groups = panels if isinstance(panels, Mapping) else {"": panels}
     rows = []
@@ -94,7 +96,8 @@ def arrange(
         kept = [panel for panel in group if panel is not None]
         if kept:
             title = {"title": {"text": heading, "offset": 10}} if heading else {}
-            rows.append({"concat": kept, "columns": columns, **title})
+            own = {"resolve": {"scale": {"color": "independent"}}} if apart else {}
+            rows.append({"concat": kept, "columns": columns, **title, **own})
     if not rows:
         sentence = alt.Chart(width=420, height=40).mark_text(color=MUTED, fontSize=12, text=NOTHING)
         return {**_plain(sentence), "data": {"values": [{}]}}

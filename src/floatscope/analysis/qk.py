@@ -237,11 +237,11 @@ def matrices(
     return Figure(
         "qk_matrices",
         "Queries and keys of one layer",
-        arrange(groups, tables),
+        arrange(groups, tables, apart=True),
         pl.concat(shown.values()),
         "Rows are queries, columns keys; triangles mark the anchors.",
         notes=tuple(pooled),
-        subtitle=" ".join(["triangle: anchor", *pooled]),
+        subtitle="; ".join(["triangle: anchor", *pooled]),
     )
 
 
@@ -258,7 +258,7 @@ def _matrix(table: pl.DataFrame, value: str, title: str, name: str) -> Plot:
     texts = dict(table.sort("token").select("token", "text").unique("token", keep="first").rows())
     size = max(260, min(560, 9 * len(texts)))
     base = alt.Chart().encode(x=alt.X("token:O", axis=token_axis(texts, size, -90), title="key"))
-    shade = alt.Color(f"{value}:Q", title=title, scale=alt.Scale(scheme="viridis"), legend=alt.Legend(orient="right"))
+    shade = alt.Color(f"{value}:Q", title=None, scale=alt.Scale(scheme="viridis"), legend=alt.Legend(orient="right"))
     drawn = base.mark_rect().encode(
         y=alt.Y("row:O", axis=token_axis(texts, size, 0), title="query"),
         color=shade,
