@@ -76,7 +76,8 @@ def make_trace(number: int) -> Trace:
     canvas[-4:] = canvas[gold[:4]]
     return Trace(
         model="made", family="llada", kind="mdm", visibility="bidirectional", logits="same", sampler={"name": "llada"},
-        seed=0, canvas=canvas, prompt_length=TOKENS - SLOTS, texts=tuple(rng.choice(WORDS, TOKENS)), regions=regions,
+        seed=0, canvas=canvas, slots=np.arange(TOKENS - SLOTS, TOKENS), texts=tuple(rng.choice(WORDS, TOKENS)),
+        regions=regions,
         marks={"evidence": gold, "gold_answer": gold[:4]}, commit_step=commit,
         confidence=np.ones(SLOTS, np.float32), qk_steps=(0, 16, 31), keep="compact", arrays=arrays,
         metadata={"task": "ab"[number % 2]},

@@ -184,7 +184,7 @@ def finished_text(traced: Iterable[tuple[Model, Iterable[Trace]]]) -> pl.DataFra
 def received(model: Model, tokens: torch.Tensor) -> Any:
     """[layer, token] head-mean received attention of one forward over the canvas as it is."""
     length = tokens.shape[1]
-    layout = Layout(torch.zeros(length, dtype=torch.long), 1, torch.ones(length, 1), torch.tensor([0]), 1)
+    layout = Layout.whole(torch.zeros(length, dtype=torch.long), 1, torch.ones(length, 1), torch.tensor([0]), 1)
     found: dict[int, torch.Tensor] = {}
 
     def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:

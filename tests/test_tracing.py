@@ -52,7 +52,7 @@ def compare(model, trace):
         layers_of_step = [watch(model, canvas_at(trace, step, MASK)) for step in range(trace.steps)]
     masked = np.zeros_like(trace.masked) if arm else trace.masked
     for step, layers in enumerate(layers_of_step):
-        rows = trace.prompt_length + step if arm else len(trace.canvas)
+        rows = trace.slots[0] + step if arm else len(trace.canvas)
         for number, layer in enumerate(layers):
             for name, expected in expected_step(trace, layer, rows, masked[step]).items():
                 if name == "group_rows":
@@ -71,7 +71,7 @@ def compare(model, trace):
 def compare_commits(trace, layers_of_step):
     columns = column_sets(trace)
     for slot, step in enumerate(trace.commit_step):
-        position = trace.prompt_length + slot
+        position = trace.slots[0] + slot
         row = position if trace.logits == "same" else position - 1
         for number, layer in enumerate(layers_of_step[step]):
             own = layer["attention"][:, row]
@@ -184,7 +184,7 @@ def test_an_answer_of_one_token():
 
 
 def test_unknown_keep_is_a_sentence():
-    with pytest.raises(fs.UserError, match="keep='everything' should be one of compact, groups"):
+    with pytest.raises(fs.UserError, match="keep='everything' is no array of a trace: Known are compact, groups"):
         fs.trace(tiny_model("llada"), [5], fs.LLaDASampler(steps=2, length=2), keep="everything")  # pyright: ignore
 
 
@@ -325,7 +325,7 @@ def test_without_a_sampler_the_model_s_own_is_used(name):
 
 def test_a_sampler_that_does_not_keep_to_its_bounds_is_refused():
     class Hasty(fs.LLaDASampler):
-        def step_bounds(self, prompt_length, family_block):
+        def step_bounds(self, first_slot, family_block):
             return 1, 3
 
     with pytest.raises(fs.UserError, match="The sampler 'llada' took 4 steps, and its step_bounds said 1 to 3"):

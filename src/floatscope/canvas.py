@@ -6,7 +6,7 @@ Where regions come from is left to `qa.prompts`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -19,6 +19,8 @@ BOS = "bos"
 SCAFFOLD = "scaffold"
 QUERY = "query"
 ANSWER = "answer"
+MASKED, COMMITTED = 0, 1
+"""States of an answer slot: still to be filled, or a token."""
 
 Ids = NDArray[np.int64]
 
@@ -73,6 +75,9 @@ def group_labels(region_labels: Iterable[str]) -> tuple[str, ...]:
 class Prompt:
     """What a model is shown: token ids (bos included), the regions that partition them, and named token sets.
 
+    Its answer slots stand where `slots` says, under the region "answer"; while `slots` is None they are to follow the
+    text, as many as a sampler fills.
+
     Ids and marks may come as anything that numpy reads; they are kept as int64 arrays. A prompt that does not hold
     together is refused when it is made.
     """
@@ -86,13 +91,19 @@ class Prompt:
     """Token positions under names of their own, such as the evidence; ascending, and they may overlap regions."""
     cut: tuple[int, ...] = ()
     """For each document, the tokens of its text that did not fit and were left out."""
+    slots: Ids | None = None
+    """Positions of the answer slots, ascending; the ids there are of no meaning."""
+    sentences: tuple[Region, ...] = ()
+    """The sentences of each document, under its label."""
 
     def __post_init__(self) -> None:
         ids = token_ids(self.ids)
         marks = {name: np.unique(np.asarray(given)) for name, given in self.marks.items()}
-        self._check_regions(len(ids))
+        slots = None if self.slots is None else token_ids(self.slots)
+        self._check_regions(len(ids), slots)
         self._check_marks(marks, len(ids))
         object.__setattr__(self, "ids", ids)
+        object.__setattr__(self, "slots", slots)
         object.__setattr__(self, "regions", tuple(self.regions))
         object.__setattr__(self, "marks", {name: found.astype(np.int64) for name, found in marks.items()})
 
@@ -103,7 +114,28 @@ class Prompt:
         started = len(ids) > 1 and ids[0] == bos_id
         return cls("", ids, regions_from_labels([BOS if started else QUERY, *[QUERY] * (len(ids) - 1)]))
 
-    def _check_regions(self, length: int) -> None:
+    def with_slots(self, length: int) -> Prompt:
+        """The whole canvas: `length` slots after the text, or those that are in place, which must be as many."""
+        if self.slots is None:
+            ids = np.concatenate([self.ids, np.zeros(length, np.int64)])
+            slots = np.arange(len(self.ids), len(ids))
+            return replace(self, ids=ids, regions=with_answer(self.regions, length), slots=slots)
+        if len(self.slots) != length:
+            raise UserError(
+                f"The prompt has {len(self.slots)} answer slots and the sampler fills {length}: make them equal."
+            )
+        return self
+
+    def without_slots(self, last: int) -> Prompt:
+        """The canvas without its last so many slots, which were not filled."""
+        assert self.slots is not None
+        if not last:
+            return self
+        kept = len(self.ids) - last  # an answer that ends early stands at the end of its canvas
+        regions = (*self.regions[:-1], Region(ANSWER, self.regions[-1].start, kept))
+        return replace(self, ids=self.ids[:kept], regions=regions, slots=self.slots[:-last])
+
+    def _check_regions(self, length: int, slots: Ids | None) -> None:
         stop = 0
         for region in self.regions:
             if region.start != stop or region.stop <= region.start:
@@ -111,14 +143,16 @@ class Prompt:
                     f"region {region.label!r} is {region.start}..{region.stop} where one from {stop} on was expected: "
                     "regions follow each other without gaps, and none is empty"
                 )
-            if not region.label or region.label == ANSWER or ":" in region.label:
+            if not region.label or (region.label == ANSWER and slots is None) or ":" in region.label:
                 raise UserError(
-                    f"a region of the prompt cannot be called {region.label!r}: {ANSWER!r} is what follows the prompt, "
+                    f"a region of the prompt cannot be called {region.label!r}: {ANSWER!r} is where its slots are, "
                     "and ':' divides its rows by state"
                 )
             stop = region.stop
         if stop != length:
             raise UserError(f"the regions of the prompt end at {stop}, and it has {length} tokens")
+        if slots is not None and slots.tolist() != positions(self.regions, ANSWER).tolist():
+            raise UserError(f"the slots of the prompt are not the tokens of its region {ANSWER!r}: make them the same")
 
     def _check_marks(self, marks: dict[str, NDArray[Any]], length: int) -> None:
         taken = {ANSWER, *(region.label for region in self.regions)}

@@ -6,7 +6,7 @@ them from `probe`, the Trace and its file from `traces`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, overload
 
@@ -15,16 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from floatscope.canvas import with_answer
-from floatscope.decoding import AnyPrompt, Generation, Sampler, Step, fill, make_batch, read_prompts
+from floatscope.canvas import MASKED
+from floatscope.decoding import AnyPrompt, Batch, Generation, Sampler, Step, fill, make_batch, read_prompts
 from floatscope.errors import UserError
 from floatscope.models.model import Model
 from floatscope.probe.attention import Geometry, Probe, probing
 from floatscope.probe.kernel import LayerStatistics, Workspace
 from floatscope.probe.layout import Layout
 from floatscope.probe.recording import Arrays, CausalRecorder, DenoisingRecorder, Plan
+from floatscope.traces.arrays import check_matrices, kept_arrays, short_form
 from floatscope.traces.storage import metadata_of_samples
-from floatscope.traces.trace import Keep, Trace, check_kept
+from floatscope.traces.trace import Trace
 
 Metadata = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 StepListener = Callable[[Step], object]
@@ -38,7 +39,7 @@ def trace(
     sampler: Sampler | None = None,
     *,
     seeds: Sequence[int] | None = None,
-    keep: Keep = "compact",
+    keep: str | Iterable[str] = "compact",
     matrix_steps: Sequence[int] | None = None,
     matrix_layers: Sequence[int] | None = None,
     metadata: Metadata | None = None,
@@ -52,7 +53,7 @@ def trace(
     sampler: Sampler | None = None,
     *,
     seeds: Sequence[int] | None = None,
-    keep: Keep = "compact",
+    keep: str | Iterable[str] = "compact",
     matrix_steps: Sequence[int] | None = None,
     matrix_layers: Sequence[int] | None = None,
     metadata: Metadata | None = None,
@@ -65,7 +66,7 @@ def trace(
     sampler: Sampler | None = None,
     *,
     seeds: Sequence[int] | None = None,
-    keep: Keep = "compact",
+    keep: str | Iterable[str] = "compact",
     matrix_steps: Sequence[int] | None = None,
     matrix_layers: Sequence[int] | None = None,
     metadata: Metadata | None = None,
@@ -91,17 +92,19 @@ def trace(
     wanted, single = read_prompts(prompts, getattr(model.config, "bos_token_id", None))
     known = metadata_of_samples({} if metadata is None else metadata, len(wanted))
     batch = make_batch(model, wanted, sampler, seeds)
-    bounds = [sampler.step_bounds(len(prompt.ids), model.block) for prompt in wanted]
-    check_kept(keep, matrix_steps, max(most for _, most in bounds), matrix_layers, model.layers)
-    if model.family.is_arm:
+    names, canvases = kept_arrays(keep), [prompt.with_slots(sampler.length) for prompt in wanted]
+    bounds = [sampler.step_bounds(first, model.block) for first in batch.positions[:, 0].tolist()]
+    check_matrices(names, matrix_steps, max(most for _, most in bounds), matrix_layers, model.layers)
+    if model.is_arm:
         generations = fill(model, batch, sampler, on_step)
-        plans = [
-            Plan.of(prompt, len(generation.answer), keep, matrix_layers=matrix_layers)
-            for prompt, generation in zip(wanted, generations, strict=True)
+        canvases = [
+            canvas.without_slots(sampler.length - len(generation.slots))
+            for canvas, generation in zip(canvases, generations, strict=True)
         ]
+        plans = [Plan.of(canvas, names, matrix_layers=matrix_layers) for canvas in canvases]
         records = record_finished(model, generations, plans)
     else:
-        plans = [Plan.of(prompt, sampler.length, keep, matrix_steps, matrix_layers) for prompt in wanted]
+        plans = [Plan.of(canvas, names, matrix_steps, matrix_layers) for canvas in canvases]
         tap = DenoisingTap(model, plans, bounds)
 
         def listen(step: Step) -> None:
@@ -123,28 +126,40 @@ def trace(
         Trace(
             model=model.name,
             family=model.family.name,
-            kind="arm" if model.family.is_arm else "mdm",
+            kind="arm" if model.is_arm else "mdm",
             visibility=str(model.visibility),
             logits=model.family.logits,
             sampler={"name": sampler.name} | asdict(sampler),
             seed=seed,
             canvas=generation.canvas,
-            prompt_length=generation.prompt_length,
+            slots=generation.slots,
             texts=None if model.tokenizer is None else model.token_texts(generation.canvas),
-            regions=with_answer(prompt.regions, len(generation.answer)),
-            marks=prompt.marks,
+            regions=canvas.regions,
+            marks=canvas.marks,
             commit_step=generation.commit_step,
             confidence=generation.confidence,
             qk_steps=qk_steps,
-            keep=keep,
-            arrays=arrays,
+            keep=short_form(names),
+            arrays=arrays | {name: found for name, found in _history(model, generation).items() if name in names},
             metadata=table,
         ).validate()
-        for prompt, generation, (arrays, qk_steps), seed, table in zip(
-            wanted, generations, records, batch.seeds, known, strict=True
+        for canvas, generation, (arrays, qk_steps), seed, table in zip(
+            canvases, generations, records, batch.seeds, known, strict=True
         )
     ]
     return traces[0] if single else traces
+
+
+def _history(model: Model, generation: Generation) -> Arrays:
+    """What the steps themselves tell: the slots as each forward saw them, and which rows it computed."""
+    tokens, steps = len(generation.canvas), generation.steps
+    last = tokens - len(generation.slots) + np.arange(steps) if model.is_arm else np.full(steps, tokens)
+    return {
+        "tokens": generation.tokens,
+        "state": generation.state,
+        "computed": np.stack([np.zeros(steps), last], 1).astype(np.int32),
+        "layer_index": np.arange(model.layers, dtype=np.int32),
+    }
 
 
 class DenoisingTap:
@@ -153,7 +168,7 @@ class DenoisingTap:
     def __init__(self, model: Model, plans: Sequence[Plan], bounds: Sequence[tuple[int, int]]) -> None:
         """`bounds`: the fewest and the most steps of each sample."""
         self.model = model
-        self.mask_id, self.eos_ids = model.mask_id, model.eos_ids
+        self.mask_id, self.eos_ids, self.is_arm = model.mask_id, model.eos_ids, model.is_arm
         self.block, self.context = model.block, model.context
         self.sampler, self.extend = model.sampler, model.extend
         self.recorders = [
@@ -161,34 +176,32 @@ class DenoisingTap:
             for plan, (fewest, most) in zip(plans, bounds, strict=True)
         ]
         self._workspace = Workspace()
-        self._pads: list[int] = []
 
-    def score(self, tokens: Tensor, pads: Tensor, positions: Tensor, conditional: bool = True) -> Tensor:
+    def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:
         """Logits as the model gives them; the conditional pass is counted."""
-        rows = self.model.rows(positions, pads)
+        rows = self.model.rows(columns, batch.pads)
         if not conditional:
-            return self.model.forward(tokens, pads, rows)
-        self._pads = pads.tolist()
+            return self.model.forward(batch.tokens, batch.pads, rows)
         layouts: list[Layout | None] = []
-        for recorder, canvas, own, pad in zip(self.recorders, tokens, rows, self._pads, strict=True):
-            masked = canvas[-recorder.plan.answer :] == self.mask_id
-            layouts.append(recorder.start(masked, (own - pad).unique()) if bool(masked.any()) else None)
+        for sample, recorder in enumerate(self.recorders):
+            masked = batch.state[sample] == MASKED
+            open_rows = (rows[sample] - batch.pads[sample]).unique()
+            layouts.append(recorder.start(masked, open_rows) if bool(masked.any()) else None)
 
         def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
             self.recorders[sample].layer(layer, statistics, geometry)
 
-        with probing(Probe(self._pads, layouts, listen, self._workspace)):
-            return self.model.forward(tokens, pads, rows)
+        with probing(Probe(batch.pads.tolist(), layouts, listen, self._workspace, edits=batch.edits)):
+            return self.model.forward(batch.tokens, batch.pads, rows)
 
     def commit(self, step: Step) -> None:
         """After a step: keep the rows whose slots became tokens."""
-        start = step.canvas.shape[1] - step.committed.shape[1]
-        pads = torch.tensor(self._pads)
-        for sample, recorder in enumerate(self.recorders):
-            slots = step.committed[sample].nonzero()[:, 0]
+        batch = step.given
+        rows = self.model.rows(batch.slots, batch.pads) - batch.pads[:, None]  # [B, A]
+        for recorder, own, committed in zip(self.recorders, rows, step.committed, strict=True):
+            slots = committed.nonzero()[:, 0]
             if len(slots):
-                rows = self.model.rows(slots[None] + start, pads[sample, None])[0] - self._pads[sample]
-                recorder.commit(slots.numpy(), rows.numpy())
+                recorder.commit(slots.numpy(), own[slots].numpy())
 
 
 def record_finished(

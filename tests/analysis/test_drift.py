@@ -112,7 +112,7 @@ def test_heatmap_rows():
     table = temporal_heatmap(trace, layer=-1)
     assert table.height == 2 * TOKENS
     assert table.filter(anchor=True).select("step", "position").rows() == [(0, 3), (1, 5)]
-    committed = {(int(s), trace.prompt_length + n) for n, s in enumerate(trace.commit_step)}
+    committed = {(int(s), trace.slots[0] + n) for n, s in enumerate(trace.commit_step)}
     assert set(table.filter(commits=True).select("step", "position").rows()) == committed
     arm = temporal_heatmap(to_trace(full_run(kind="arm")), layer=0)
     assert arm.filter(step=0)["position"].max() == 10

@@ -409,9 +409,7 @@ def test_a_map_of_a_layer_asked_for_has_texts_anchors_and_commits():
     assert len(scene.marks("symbol", fill=INK)) == figure.table["anchor"].sum() > 0
     rings = scene.marks("symbol", stroke=ACCENT)
     width = scene.marks("rect")[0]["width"] / 1.03
-    placed = sorted(
-        (round(mark["x"] / width - 0.5) - trace.prompt_length, round(mark["y"] / 16 - 0.5)) for mark in rings
-    )
+    placed = sorted((round(mark["x"] / width - 0.5) - trace.slots[0], round(mark["y"] / 16 - 0.5)) for mark in rings)
     assert placed == [(slot, int(step)) for slot, step in enumerate(trace.commit_step)]
     with pytest.raises(UserError, match="no layer 7"):
         draw_traces("drift", [trace], ("m",), 7)

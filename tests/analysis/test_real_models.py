@@ -41,7 +41,7 @@ def with_fields(trace: Trace, **fields) -> Trace:
 def looped(trace: Trace) -> Trace:
     """The arrays again, by plain loops over the full matrices that the trace kept."""
     if trace.kind == "arm":
-        rows = [trace.prompt_length + step for step in range(trace.steps)]
+        rows = [trace.slots[0] + step for step in range(trace.steps)]
         pick = [0] * trace.steps
     else:
         rows = [len(trace.canvas)] * trace.steps
@@ -52,7 +52,7 @@ def looped(trace: Trace) -> Trace:
         trace.visibility,
         trace.logits,
         (*LABELS, *["answer"] * len(trace.commit_step)),
-        trace.prompt_length,
+        trace.slots[0],
         trace.commit_step,
         [states["attention"][p][:, :, :r].astype(float) for p, r in zip(pick, rows, strict=True)],
         [states["queries"][p][:, :, :r].astype(float) for p, r in zip(pick, rows, strict=True)],
@@ -91,7 +91,7 @@ def test_every_table_from_full_matrices(pairs, name):
 @pytest.mark.parametrize("name", ["gemma3", "modernbert", "llama", "llada", "sdar"])
 def test_uniform_control_sees_what_the_model_sees(name):
     trace = captured(name, 0)
-    rows = trace.prompt_length + trace.steps - 1 if trace.kind == "arm" else len(trace.canvas)
+    rows = trace.slots[0] + trace.steps - 1 if trace.kind == "arm" else len(trace.canvas)
     seen = trace.attention[-1][:, :, :rows].max(axis=1) > 0  # [layer, row, token]
     even = (seen / seen.sum(axis=-1, keepdims=True)).mean(axis=1)
     np.testing.assert_allclose(uniform_trace(trace).received[-1], even, atol=1e-6)

@@ -48,4 +48,4 @@ def assert_asks_only(denoiser: FormulaDenoiser, batch: Batch, windows: Sequence[
     for (_, positions, _), slots in zip(denoiser.calls, windows, strict=True):
         assert positions.shape[1] == max(len(own) for own in slots)
         for asked, own in zip(positions, slots, strict=True):
-            assert sorted(set((asked - batch.prompt_width).tolist())) == (sorted(own) or [0])
+            assert sorted(set((asked - batch.slots[0, 0]).tolist())) == (sorted(own) or [0])

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from floatscope.decoding import Batch
+
 VOCABULARY = 13
 MASK = 12
 Logits = Callable[[Sequence[int]], NDArray[np.float32]]
@@ -44,12 +46,13 @@ class FormulaDenoiser:
         context: int | None = None,
     ) -> None:
         self.logits, self.mask_id, self.eos_ids, self.block, self.context = logits, mask_id, eos_ids, block, context
+        self.is_arm = mask_id is None
         self.calls: list[tuple[Tensor, Tensor, bool]] = []
 
-    def score(self, tokens: Tensor, pads: Tensor, positions: Tensor, conditional: bool = True) -> Tensor:
-        self.calls.append((tokens.clone(), positions.clone(), conditional))
+    def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:
+        self.calls.append((batch.tokens.clone(), columns.clone(), conditional))
         rows = []
-        for row, pad, asked in zip(tokens, pads.tolist(), positions, strict=True):
+        for row, pad, asked in zip(batch.tokens, batch.pads.tolist(), columns, strict=True):
             assert bool((asked >= pad).all())
             rows.append(self.logits(row[pad:].tolist())[(asked - pad).numpy()])
         return torch.from_numpy(np.stack(rows))
@@ -82,20 +85,24 @@ class LlamaDenoiser:
         self.context = config.max_position_embeddings
         self.causal, self.shifted, self.eos_ids, self.block = visibility == "causal", shifted, eos_ids, None
         self.mask_id = None if self.causal else 39
+        self.is_arm = self.causal
         if not self.causal:
             self.model.config.is_causal = False
             for layer in self.model.model.layers:
                 layer.self_attn.is_causal = False  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
 
-    def score(self, tokens: Tensor, pads: Tensor, positions: Tensor, conditional: bool = True) -> Tensor:
-        columns = torch.arange(tokens.shape[1])
+    def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:
+        return self.logits_at(batch.tokens, batch.pads, columns)
+
+    def logits_at(self, tokens: Tensor, pads: Tensor, columns: Tensor) -> Tensor:
+        place = torch.arange(tokens.shape[1])
         states = self.model.model(
             input_ids=tokens,
-            attention_mask=(columns >= pads[:, None]).long(),
-            position_ids=(columns - pads[:, None]).clamp(min=0),
+            attention_mask=(place >= pads[:, None]).long(),
+            position_ids=(place - pads[:, None]).clamp(min=0),
         ).last_hidden_state
         assert states is not None
-        rows = torch.maximum(positions - int(self.shifted), pads[:, None])
+        rows = torch.maximum(columns - int(self.shifted), pads[:, None])
         return self.model.lm_head(states.gather(1, rows[:, :, None].expand(-1, -1, states.shape[-1])))
 
     def extend(self, tokens: Tensor, pads: Tensor, cache: Any) -> tuple[Tensor, Any]:

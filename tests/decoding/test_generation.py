@@ -59,11 +59,11 @@ def test_the_transformer_of_these_tests_sees_in_both_directions_and_no_pads():
     tokens = torch.tensor([[0, 0, 5, 6, 7]])
     for denoiser in LLAMAS.values():
         pads, first = torch.tensor([2]), torch.tensor([[3]])
-        rows = denoiser.score(tokens, pads, first)
+        rows = denoiser.logits_at(tokens, pads, first)
         later, pad = tokens.clone(), tokens.clone()
         later[0, 4], pad[0, 0] = 9, 9
-        assert not torch.allclose(denoiser.score(later, pads, first), rows, atol=1e-3)
-        torch.testing.assert_close(denoiser.score(pad, pads, first), rows)
+        assert not torch.allclose(denoiser.logits_at(later, pads, first), rows, atol=1e-3)
+        torch.testing.assert_close(denoiser.logits_at(pad, pads, first), rows)
 
 
 def test_the_generation_is_what_the_steps_say():
@@ -72,7 +72,7 @@ def test_the_generation_is_what_the_steps_say():
     done = generate(FormulaDenoiser(formula(1)), [[4, 5, 6], [7]], sampler, on_step=steps.append)
     assert isinstance(done, list) and len(steps) == 5
     for sample, (generation, prompt) in enumerate(zip(done, [[4, 5, 6], [7]], strict=True)):
-        assert generation.prompt_length == len(prompt)
+        assert generation.slots[0] == len(prompt)
         assert generation.canvas.tolist()[: len(prompt)] == prompt
         assert generation.answer.tolist() == steps[-1].canvas[sample, -6:].tolist()
         assert MASK not in generation.answer
@@ -182,7 +182,7 @@ def test_what_are_no_seeds_is_refused(seeds):
 
 @pytest.mark.parametrize("sampler", [LLaDASampler(), DreamSampler(), ThresholdSampler()])
 def test_an_autoregressive_model_is_refused_by_samplers_of_masks(sampler):
-    with pytest.raises(UserError, match="no mask token\\): leave the sampler out"):
+    with pytest.raises(UserError, match="is autoregressive: leave the sampler out"):
         generate(FormulaDenoiser(formula(0), mask_id=None), [1], sampler)
 
 

@@ -88,15 +88,18 @@ def test_the_ends_of_closed_intervals_are_accepted():
 
 def test_batches_that_do_not_fit_are_refused():
     tokens, pads = torch.zeros(2, 5, dtype=torch.int64), torch.tensor([0, 2])
-    assert Batch(tokens, pads, 2, (0, 0)).prompt_lengths == [3, 1]
+    slots = torch.tensor([[3, 4], [3, 4]])
+    assert Batch(tokens, pads, slots, torch.zeros_like(slots), (0, 0)).positions.tolist() == [[3, 4], [1, 2]]
     with pytest.raises(UserError, match="1 seeds"):
-        Batch(tokens, pads, 2, (0,))
+        Batch(tokens, pads, slots, torch.zeros_like(slots), (0,))
+    three = torch.tensor([[2, 3, 4], [2, 3, 4]])
     with pytest.raises(UserError, match="no prompt"):
-        Batch(tokens, pads, 3, (0, 0))
+        Batch(tokens, pads, three, torch.zeros_like(three), (0, 0))
 
 
 def test_a_batch_of_another_length_than_the_sampler_s_is_refused():
-    batch = Batch(torch.zeros(1, 5, dtype=torch.int64), torch.tensor([0]), 2, (0,))
+    slots = torch.tensor([[3, 4]])
+    batch = Batch(torch.zeros(1, 5, dtype=torch.int64), torch.tensor([0]), slots, torch.zeros_like(slots), (0,))
     with pytest.raises(UserError, match="length=4, but the batch has 2 answer slots"):
         LLaDASampler(4, 4).decode(FormulaDenoiser(formula(0)), batch)
 

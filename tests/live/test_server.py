@@ -95,7 +95,7 @@ def test_an_mdm_streams_the_steps_of_its_trace(server, models, name):
     assert first == {"event": "queued", "before": 0} and done == {"event": "done"}
     [run] = opened["runs"]
     assert run["regions"] == [[r.label, r.start, r.stop] for r in trace.regions]
-    assert run["tokens"][trace.prompt_length :] == [""] * 6 and run["foreseen"] == trace.steps
+    assert run["tokens"][trace.slots[0] :] == [""] * 6 and run["foreseen"] == trace.steps
     assert [event["event"] for event in steps] == ["step"] * trace.steps
     anchors = detect(trace)
     commit_step, texts = {}, dict(enumerate(run["tokens"]))
@@ -103,7 +103,7 @@ def test_an_mdm_streams_the_steps_of_its_trace(server, models, name):
         assert_received(event["step"], trace.received[number])
         assert_anchors(event["step"], anchors[number])
         for slot, token, confidence, _ in event["step"].get("commits", []):
-            commit_step[slot], texts[trace.prompt_length + slot] = number, token
+            commit_step[slot], texts[trace.slots[0] + slot] = number, token
             assert confidence == pytest.approx(trace.confidence[slot], abs=1e-4)
     assert [commit_step[slot] for slot in range(6)] == generation.commit_step.tolist()
     data = finished["data"]
@@ -119,7 +119,7 @@ def test_an_arm_streams_its_tokens_and_ends_with_its_attention(server, models):
     [finished] = [event for event in events if event["event"] == "finished"]
     assert done == {"event": "done"}
     assert [commits[0][:2] for commits in tokens] == [
-        [slot, finished["data"]["tokens"][trace.prompt_length + slot]] for slot in range(len(generation.answer))
+        [slot, finished["data"]["tokens"][trace.slots[0] + slot]] for slot in range(len(generation.answer))
     ]
     assert finished["data"]["prediction"] == text
     assert len(finished["data"]["steps"]) == trace.steps

@@ -43,9 +43,9 @@ def test_another_output_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = attention.attend
 
     def wrong(*given: Any, **named: Any) -> Any:
-        statistics = kernel(*given, **named)
-        given[6].mul_(1.1)  # the output, written in place
-        return statistics
+        output, statistics = kernel(*given, **named)
+        output.mul_(1.1)  # written in place
+        return output, statistics
 
     monkeypatch.setattr(attention, "attend", wrong)
     assert failed(fs.Model(tiny("llama"), fs.FAMILIES["causal"])) == {"output equals SDPA"}

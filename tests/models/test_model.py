@@ -38,7 +38,7 @@ def test_scores_of_a_padded_batch_are_those_of_each_sample_alone(name: str) -> N
     pads = torch.tensor([0, 5, 2])
     positions = torch.tensor([[0, 9, 16], [5, 6, 16], [2, 3, 4]])  # each sample's first position is among them
     with torch.inference_mode():
-        scores = model.score(ids, pads, positions)
+        scores = model.forward(ids, pads, model.rows(positions, pads))
     assert scores.shape == (3, 3, 96) and scores.dtype == torch.float32
     for sample, pad in enumerate(pads.tolist()):
         own = ids[sample, pad:]
@@ -53,7 +53,8 @@ def test_logits_of_an_mdm_are_scores_of_every_position(name: str) -> None:
     model = make(name)
     ids = torch.randint(3, 80, (2, 9), generator=torch.Generator().manual_seed(6))
     with torch.inference_mode():
-        scores = model.score(ids, torch.zeros(2, dtype=torch.long), torch.arange(9).expand(2, 9))
+        pads = torch.zeros(2, dtype=torch.long)
+        scores = model.forward(ids, pads, model.rows(torch.arange(9).expand(2, 9), pads))
     torch.testing.assert_close(model.logits(ids), scores)
 
 
@@ -65,7 +66,7 @@ def test_the_head_runs_on_the_asked_rows_only(name: str) -> None:
     handle = head.register_forward_hook(lambda _module, inputs, _output: seen.append(tuple(inputs[0].shape[:2])))
     ids = torch.randint(3, 80, (2, 17), generator=torch.Generator().manual_seed(7))
     with torch.inference_mode():
-        model.score(ids, torch.zeros(2, dtype=torch.long), torch.tensor([[1, 5, 7], [2, 3, 16]]))
+        model.forward(ids, torch.zeros(2, dtype=torch.long), torch.tensor([[1, 5, 7], [2, 3, 16]]))
     handle.remove()
     assert seen == [(2, 3)]
     assert model.logits(ids).shape == (2, 17, 96)  # and nothing of it stays

@@ -4,8 +4,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from floatscope.probe.attention import Geometry
-from floatscope.probe.kernel import LayerStatistics, Visible
+from floatscope.probe.kernel import Inputs, LayerStatistics, Visible
 from floatscope.probe.recording import CausalRecorder, Plan
+from floatscope.traces import kept_arrays
 
 HEADS, TOKENS, GROUPS, SETS = 4, 80, 12, 3
 
@@ -29,15 +30,17 @@ class Largest(TorchDispatchMode):
 def largest_tensor(answer):
     """While one layer of an ARM becomes `answer` steps, on a canvas of always the same size."""
     prompt, inputs = TOKENS - answer, TOKENS - 1
-    prompt_groups = torch.arange(prompt) * (GROUPS - 2) // prompt
-    plan = Plan(prompt_groups, GROUPS, GROUPS - 2, GROUPS - 1, torch.ones(TOKENS, SETS), "compact")
+    groups = torch.cat([torch.arange(prompt) * (GROUPS - 2) // prompt, torch.full((answer,), GROUPS - 1)])
+    slots, columns = torch.arange(prompt, TOKENS), torch.ones(TOKENS, SETS)
+    plan = Plan(groups, slots, GROUPS, GROUPS - 2, GROUPS - 1, columns, kept_arrays("compact"))
     sums = torch.rand(HEADS, GROUPS + answer - 1, inputs)
     rows = (torch.zeros(HEADS, answer, 1, dtype=torch.long), torch.zeros(HEADS, answer, 1))
     statistics = LayerStatistics(sums, *rows, torch.zeros(HEADS, answer, SETS), torch.zeros(HEADS, answer))
     query, key, value = torch.rand(3, HEADS, inputs, 4)
     visible = Visible(causal=True)
-    geometry = Geometry(query, key, value, *visible.intervals(inputs, query.device), visible, 0.5, None)
     recorder = CausalRecorder(plan, layers=1)
+    layout = recorder.layout()
+    geometry = Geometry(Inputs(query, key, value, 0.5), visible, layout, *visible.intervals(layout))
     with Largest(sums, query) as largest:
         recorder.layer(0, statistics, geometry)
     return largest.elements

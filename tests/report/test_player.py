@@ -29,7 +29,7 @@ def test_a_run_holds_the_values_and_anchors_of_the_trace(kind):
         assert np.abs(values - trace.received[number]).max() <= step["received"]["scale"] / 131070 + 1e-7
         for layer, places in enumerate(step["anchors"]):
             assert places == np.flatnonzero(anchors[number, layer]).tolist()
-    assert run["commit_step"] == trace.commit_step.tolist() and run["prompt"] == trace.prompt_length
+    assert run["commit_step"] == trace.commit_step.tolist() and run["slots"] == trace.slots.tolist()
     assert run["kind"] == kind and run["tokens"][1] == "Question" and run["tokens"][4] == "↵"
     assert run["special"][0] == 0  # <s>
 
@@ -52,7 +52,7 @@ def test_texts_as_they_are_shown(texts, shown, glued, special):
 
 
 def test_commits_of_a_live_step():
-    found = player.commits_data(["Who", "?", "Ida", "<eos>"], 2, [0, 1], [0.9, 0.5])
+    found = player.commits_data(["Who", "?", "Ida", "<eos>"], {0: 2, 1: 3}, [0.9, 0.5])
     assert found == [[0, "Ida", 0.9, ""], [1, "<eos>", 0.5, "special"]]
     step = player.step_data(np.ones((1, 4)), np.zeros((1, 4), bool), found)
     assert step["commits"] == found and step["anchors"] == [[]]
@@ -78,7 +78,7 @@ def test_what_does_not_fit_comes_without_controls_and_no_regions_are_two():
     assert [run["control"] for run in player.player_data([own, control], budget=10)["samples"][0]["runs"]] == [""]
     bare = player.run_data(dataclasses.replace(own, regions=()))
     assert [label for label, _, _ in bare["regions"]] == ["query", "answer"]
-    assert bare["regions"][1][1:] == [own.prompt_length, len(own.canvas)]
+    assert bare["regions"][1][1:] == [own.slots[0], len(own.canvas)]
 
 
 def test_data_cannot_end_their_script():

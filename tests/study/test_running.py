@@ -111,10 +111,10 @@ def test_traces_are_kept_with_their_controls(outcome):
         assert about["control_of"] == row["model"] and about["accuracy"] == row["accuracy"]
         assert trace.model == row["model"] + ("-untrained" if row["control"] == "untrained" else "")
         assert ("evidence" in trace.marks) and len(trace.marks["evidence"]) > 0
-        assert trace.prompt_length == row["prompt_tokens"]
+        assert trace.slots[0] == row["prompt_tokens"]
     own, untrained = run.traces(model="twin-llada"), run.traces(model="twin-llada", control="untrained")
     first, other = fs.Trace.load(own[0]), fs.Trace.load(untrained[0])
-    assert (first.canvas[: first.prompt_length] == other.canvas[: other.prompt_length]).all()
+    assert (first.canvas[: first.slots[0]] == other.canvas[: other.slots[0]]).all()
     assert abs(first.received - other.received).max() > 0.01
 
 

@@ -236,7 +236,7 @@ def _fields(run: FullRun, arrays: dict[str, np.ndarray]) -> dict:
         sampler={"name": "test"},
         seed=0,
         canvas=run.canvas.astype(np.int64),
-        prompt_length=run.prompt_length,
+        slots=np.arange(run.prompt_length, run.tokens),
         texts=run.texts,
         regions=run.regions,
         marks=run.marks,

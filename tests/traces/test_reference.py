@@ -93,7 +93,7 @@ def test_steps(tmp_path):
     np.testing.assert_allclose(trace.received_masked[10], found[10][:, 8:].mean(axis=1), rtol=1e-6)
     assert list(trace.group_rows[3]) == [1, 5, 2, 1]  # bos, prompt, masked, committed
     guessed = import_reference(tmp_path / "s.npz")
-    assert guessed.prompt_length == PROMPT
+    assert guessed.slots[0] == PROMPT
 
 
 def test_the_documented_conversion_of_pickled_steps_gives_what_is_read(tmp_path):

@@ -93,7 +93,7 @@ def test_an_array_that_was_not_kept_says_how_to_get_it():
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        (dict(prompt_length=99), "longer than the canvas"),
+        (dict(slots=np.arange(99, 103)), "its slots are not ascending positions on a canvas"),
         (dict(texts=("a",)), "1 token texts for 15"),
         (dict(commit_step=np.zeros(2, np.int64)), "commit_step has shape"),
         (dict(regions=(Region("bos", 0, 3),)), "regions end at 3"),

@@ -211,7 +211,7 @@ def retokenised(trace: Trace) -> list[Region]:
     else:
         first, last = [*first, Region(QUERY, 1, max(edges[0] - shift, 1))], []
     pieces = [Region(r.label, max(edges[n] - shift, 1), edges[n + 1] - shift) for n, r in enumerate(documents)]
-    return [*first, *pieces, *last, Region(ANSWER, trace.prompt_length, len(trace.canvas))]
+    return [*first, *pieces, *last, *(region for region in trace.regions if region.label == ANSWER)]
 
 
 def _after(trace: Trace, stop: int) -> int:

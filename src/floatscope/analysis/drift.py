@@ -163,7 +163,7 @@ def temporal_heatmap(trace: Trace, layer: int, options: Options = DEFAULTS) -> p
     present = trace.visible[:, layer] > 0
     step, position = np.nonzero(present)
     commit = np.full(len(trace.canvas), -1)
-    commit[trace.prompt_length :] = trace.commit_step
+    commit[trace.slots] = trace.commit_step
     texts = np.array(trace.texts_or_ids, dtype=object)
     return pl.DataFrame(
         {

@@ -108,14 +108,14 @@ def _slots(trace: Trace) -> NDArray[np.int64]:
     slots = np.arange(len(trace.commit_step))
     if trace.texts is None:
         return slots
-    texts = trace.texts[trace.prompt_length :]
+    texts = [trace.texts[slot] for slot in trace.slots]
     return slots[[text_class(text) != "special" for text in texts]]
 
 
 def _copyable(trace: Trace) -> NDArray[np.int64]:
     """Slots whose committed token occurs in the span."""
     slots = _slots(trace)
-    return slots[np.isin(trace.canvas[trace.prompt_length + slots], trace.canvas[_span(trace)])]
+    return slots[np.isin(trace.answer[slots], trace.canvas[_span(trace)])]
 
 
 def _scores(trace: Trace, null: Array | None) -> dict[str, Array]:
@@ -124,7 +124,7 @@ def _scores(trace: Trace, null: Array | None) -> dict[str, Array]:
     copyable, slots = _copyable(trace), _slots(trace)
     if len(copyable):
         keys = trace.commit_keys[copyable][..., 0]  # [slot, layer, head]
-        committed = trace.canvas[trace.prompt_length + copyable][:, None, None]
+        committed = trace.answer[copyable][:, None, None]
         scores["copy"] = (np.isin(keys, _span(trace)) & (trace.canvas[keys] == committed)).mean(axis=0)
     if len(slots):
         scores["evidence"] = trace.commit_mass[slots][..., trace.column_labels.index(EVIDENCE)].mean(axis=0)
@@ -157,8 +157,8 @@ def _uniform_scores(trace: Trace) -> dict[str, Array]:
         span = _span(trace)
         chances = []
         for slot in copyable:
-            row = trace.prompt_length + slot - (trace.logits != "same")
-            same = span[trace.canvas[span] == trace.canvas[trace.prompt_length + slot]]
+            row = trace.slots[slot] - (trace.logits != "same")
+            same = span[trace.canvas[span] == trace.answer[slot]]
             low, high = first[:, row], last[:, row]
             inside = (same[None] >= low[:, None]) & (same[None] < high[:, None])
             chances.append(inside.sum(axis=1) / np.maximum(high - low, 1))

@@ -51,8 +51,8 @@ def step_classes(trace: Trace) -> NDArray[np.int64]:
     """[step, token] the same, with slots that are still masked as mask."""
     classes = np.tile(static_classes(trace), (trace.steps, 1))
     if trace.kind != "arm":
-        answer = classes[:, trace.prompt_length :]
-        answer[trace.masked] = CLASSES.index("mask")
+        step, slot = np.nonzero(trace.masked)
+        classes[step, trace.slots[slot]] = CLASSES.index("mask")
     return classes
 
 

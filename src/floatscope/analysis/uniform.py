@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from floatscope.canvas import positions
 from floatscope.errors import UserError
-from floatscope.traces import AXES, Trace
+from floatscope.traces import ARRAYS, Trace
 from floatscope.traces.trace import array_shape
 
 _MADE = (
@@ -107,7 +107,7 @@ class UniformArrays(Mapping[str, NDArray[Any]]):
         """Shapes are those of the captured trace, but for the layers and heads left out."""
         shape = array_shape(self._trace.arrays, name)
         sizes = {"layer": len(self._layers), "head": self._heads}
-        return tuple(sizes.get(axis, size) for axis, size in zip(AXES[name], shape, strict=True))
+        return tuple(sizes.get(axis, size) for axis, size in zip(ARRAYS[name].axes, shape, strict=True))
 
     def _make(self, name: str) -> NDArray[Any]:
         trace = self._trace
@@ -119,7 +119,7 @@ class UniformArrays(Mapping[str, NDArray[Any]]):
             return self._received(name)
         if name == "region_attention":
             return self._region_attention()
-        rows = trace.prompt_length + np.arange(len(trace.commit_step)) - (trace.logits != "same")
+        rows = trace.slots - (trace.logits != "same")
         values = self._column_mass()[:, rows] if name == "commit_mass" else -np.log(self._share[:, rows])
         return self._over_heads(np.moveaxis(self._over_layers(values, 0), 0, 1), name)  # [answer, layer, ...]
 
@@ -146,12 +146,12 @@ class UniformArrays(Mapping[str, NDArray[Any]]):
         present = number < trace.rows[step]
         if name == "received":
             return present
-        answer = present & (number >= trace.prompt_length)
+        answer = present & np.isin(number, trace.slots)
         if name == "received_answer":
             return answer
         masked = np.zeros_like(present)
         if trace.kind != "arm":
-            masked[trace.prompt_length :] = trace.masked[step]
+            masked[trace.slots] = trace.masked[step]
         return answer & masked
 
     def _column_mass(self) -> NDArray[np.float64]:
@@ -184,7 +184,7 @@ class UniformArrays(Mapping[str, NDArray[Any]]):
         return np.broadcast_to(values, shape)
 
     def _over_heads(self, values: NDArray[Any], name: str) -> NDArray[Any]:
-        axis = AXES[name].index("head")
+        axis = ARRAYS[name].axes.index("head")
         widened = np.expand_dims(values, axis)
         shape = list(widened.shape)
         shape[axis] = self._heads
@@ -199,6 +199,5 @@ def row_groups(trace: Trace, step: int) -> NDArray[np.int64]:
         label = region.label if region.label in labels else f"{region.label}:committed"
         of_token[region.start : region.stop] = labels.index(label)
     if trace.kind != "arm" and "answer:masked" in labels:
-        answer = of_token[trace.prompt_length :]
-        answer[trace.masked[step]] = labels.index("answer:masked")
+        of_token[trace.slots[trace.masked[step]]] = labels.index("answer:masked")
     return of_token[: int(trace.rows[step])]

@@ -76,12 +76,12 @@ def trace(
 
         def advance(step: Step) -> None:
             if step.index == 0:
-                progress.update(task, total=how.step_bounds(len(prompt.ids), loaded.block)[1])
+                progress.update(task, total=how.step_bounds(int(step.given.positions[0, 0]), loaded.block)[1])
             progress.advance(task)
 
         [found] = run(loaded, [prompt], how, keep=keep, metadata=known, on_step=advance)
         progress.update(task, total=found.steps)  # it may have ended early
-    prediction = loaded.text(found.canvas[found.prompt_length :])
+    prediction = loaded.text(found.answer)
     found = replace(found, metadata={**found.metadata, "prediction": prediction})
     found.save(out)
     print(f"answer: {prediction!r}")
@@ -180,8 +180,8 @@ def _show_trace(found: Trace, out: Path) -> None:
         cells = []
         for step in (0, -1):
             token = int(received[step].argmax())
-            slot = token - found.prompt_length
-            text = "still masked" if slot >= 0 and found.masked[step, slot] else repr(found.texts_or_ids[token])
+            masked = token in found.slots[found.masked[step]]
+            text = "still masked" if masked else repr(found.texts_or_ids[token])
             cells.append(f"{text} at {token}: {received[step, token]:.1%}")
         table.add_row(str(layer), *cells)
     literal_console().print(table)

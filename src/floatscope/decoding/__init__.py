@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from floatscope.decoding.autoregressive import AutoregressiveSampler
-from floatscope.decoding.denoising import Proposal, denoise
+from floatscope.decoding.denoising import Filling, Proposal, denoise, masked_slots
 from floatscope.decoding.dream import DreamSampler
 from floatscope.decoding.generation import AnyPrompt, Generation, fill, generate, make_batch, read_prompts
 from floatscope.decoding.llada import LLaDASampler
@@ -44,6 +44,7 @@ __all__ = [
     "Batch",
     "Denoiser",
     "DreamSampler",
+    "Filling",
     "Generation",
     "LLaDASampler",
     "Proposal",
@@ -55,6 +56,7 @@ __all__ = [
     "generate",
     "make_batch",
     "make_sampler",
+    "masked_slots",
     "random_stream",
     "read_prompts",
     "require_mdm",

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 
+from floatscope.canvas import COMMITTED
 from floatscope.decoding.choosing import choose_tokens, probability_of
 from floatscope.decoding.settings import require_number, require_seed, require_whole
 from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, random_stream, require_arm, require_finite
@@ -33,7 +34,7 @@ class AutoregressiveSampler(Sampler):
         require_number(owner, "temperature", self.temperature, "[0, inf)")
         require_seed(owner, self.seed)
 
-    def step_bounds(self, prompt_length: int, family_block: int | None) -> tuple[int, int]:
+    def step_bounds(self, first_slot: int, family_block: int | None) -> tuple[int, int]:
         """An eos may come at once or never."""
         return 1, self.length
 
@@ -45,22 +46,21 @@ class AutoregressiveSampler(Sampler):
     def _extend(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         streams = [random_stream(seed) for seed in batch.seeds]
         eos_ids = batch.tokens.new_tensor(denoiser.eos_ids)
-        canvas, column, cache = batch.tokens, batch.tokens[:, : batch.prompt_width], None
-        active = torch.ones(len(streams), dtype=torch.bool, device=canvas.device)
+        column, cache = batch.tokens[:, : -self.length], None
+        active = torch.ones(len(streams), dtype=torch.bool, device=column.device)
         for index in range(self.length):
             logits, cache = denoiser.extend(column, batch.pads, cache)  # [B, V]
-            canvas = canvas.clone()
-            committed = torch.zeros(len(streams), self.length, dtype=torch.bool, device=canvas.device)
-            confidence = torch.full(committed.shape, torch.nan, device=canvas.device)
-            column = canvas[:, batch.prompt_width + index, None]  # a view: writes reach the canvas
+            tokens, state = batch.slot_tokens, batch.state.clone()
+            confidence = torch.full(state.shape, torch.nan, device=tokens.device)
             for sample in active.nonzero().flatten().tolist():
                 own = logits[sample, None].float()  # [1, V]
                 require_finite(own, index, sample)
                 token = choose_tokens(own, self.temperature, streams[sample])
-                column[sample] = token
+                tokens[sample, index] = token
                 confidence[sample, index] = probability_of(token, own)
-            committed[:, index] = active
-            yield Step(index, canvas, committed, confidence, active)
+            state[active, index] = COMMITTED
+            yield Step(index, batch, tokens, state, confidence, active)
+            batch, column = batch.after(tokens, state), tokens[:, index, None]
             active = active & ~torch.isin(column[:, 0], eos_ids)
             if not active.any():
                 return

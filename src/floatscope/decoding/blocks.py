@@ -32,13 +32,13 @@ def resolve_block(owner: str, length: int, block: int | None, family_block: int 
     return family_block
 
 
-def answer_blocks(length: int, block: int, prompt_length: int, family_block: int | None) -> list[range]:
+def answer_blocks(length: int, block: int, first_slot: int, family_block: int | None) -> list[range]:
     """The answer slots of each block, in order.
 
     In a block-causal family blocks are counted from canvas position 0, so the prompt's tail shares the first
     answer block: that one then is partial, and so is the last. Elsewhere they count from the first slot.
     """
-    taken = prompt_length % block if family_block else 0
+    taken = first_slot % block if family_block else 0
     edges = [0, *range(block - taken, length, block), length]
     return [range(start, stop) for start, stop in pairwise(edges)]
 

@@ -4,14 +4,15 @@ A sampler gives one `Filling` per sample, its algorithm unbatched; nothing here 
 every choice is made on the logits and randomness of one sample, a batch gives each sample what it gets alone.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from floatscope.canvas import COMMITTED, MASKED
 from floatscope.decoding.steps import Batch, Step, require_finite
 
 
@@ -22,55 +23,65 @@ class Proposal:
     tokens: Tensor
     confidence: Tensor
     commits: Tensor
+    withdrawn: Tensor | None = None
+    """Slots that become masked again, with `tokens` as what they hold meanwhile; None: none."""
 
 
-class Filling(Protocol):
-    """How the slots of one sample are filled."""
+class Filling(ABC):
+    """How the slots of one sample are filled; `state` [A] says what each slot is: MASKED or COMMITTED."""
 
-    def open_slots(self, index: int, masked: Tensor) -> Tensor:
-        """Those of the masked slots (ascending, never none) that may commit at step `index`: at least one."""
-        ...
+    def done(self, index: int, state: Tensor) -> bool:
+        """Whether nothing is left to do at step `index`: as it stands, when no slot is masked."""
+        return not bool((state == MASKED).any())
 
+    @abstractmethod
+    def open_slots(self, index: int, state: Tensor) -> Tensor:
+        """The slots (ascending, at least one) that may change at step `index`."""
+
+    @abstractmethod
     def propose(self, index: int, logits: Tensor) -> Proposal:
         """Decide on the open slots, given their logits float32 [n, V]; the mask token has -inf."""
-        ...
+
+
+def masked_slots(state: Tensor) -> Tensor:
+    """The slots that are still to be filled, ascending."""
+    return (state == MASKED).nonzero().flatten()
 
 
 def denoise(
-    batch: Batch, mask_id: int, fillings: Sequence[Filling], score: Callable[[Tensor, Tensor], Tensor]
+    batch: Batch, mask_id: int | None, fillings: Sequence[Filling], score: Callable[[Batch, Tensor], Tensor]
 ) -> Iterator[Step]:
-    """Run all samples until nothing is left to fill. `score(canvas, positions)` gives logits [B, N, V].
+    """Run all samples until each is done. `score(batch, columns)` gives logits [B, N, V].
 
     The mask token is no candidate: its logit becomes -inf before anything else. The published algorithms
     do not forbid it, but a slot that commits it stays masked for ever.
     """
-    canvas = batch.tokens
     for index in count():
-        masked = canvas[:, batch.prompt_width :] == mask_id  # [B, length]
-        active = masked.any(dim=1)
-        if not active.any():
+        going = [not filling.done(index, state) for filling, state in zip(fillings, batch.state, strict=True)]
+        if not any(going):
             return
         open_slots = [
-            filling.open_slots(index, row.nonzero().flatten()) if row.any() else row.nonzero().flatten()
-            for filling, row in zip(fillings, masked, strict=True)
+            filling.open_slots(index, state) if goes else state.new_zeros(0, dtype=torch.int64)
+            for filling, state, goes in zip(fillings, batch.state, going, strict=True)
         ]
-        logits = score(canvas, batch.prompt_width + _aligned(open_slots))  # [B, N, V]
-        canvas = canvas.clone()
-        committed = torch.zeros_like(masked)
-        confidence = torch.full(masked.shape, torch.nan, device=canvas.device)
+        logits = score(batch, batch.slots.gather(1, _aligned(open_slots)))  # [B, N, V]
+        tokens, state = batch.slot_tokens, batch.state.clone()
+        confidence = torch.full(state.shape, torch.nan, device=tokens.device)
         for sample, slots in enumerate(open_slots):
             if not len(slots):
                 continue
             own = logits[sample, : len(slots)].to(torch.float32, copy=True)  # [n, V]
-            own[:, mask_id : mask_id + 1] = -torch.inf  # a slice, for LM heads without a row for the mask
+            if mask_id is not None:
+                own[:, mask_id : mask_id + 1] = -torch.inf  # a slice, for LM heads without a row for the mask
             require_finite(own, index, sample)
             proposal = fillings[sample].propose(index, own)
-            commits = proposal.commits.to(canvas.device)
-            chosen = slots[commits]
-            canvas[sample, batch.prompt_width + chosen] = proposal.tokens.to(canvas.device)[commits]
-            committed[sample, chosen] = True
-            confidence[sample, chosen] = proposal.confidence.to(canvas.device, torch.float32)[commits]
-        yield Step(index, canvas, committed, confidence, active)
+            commits = proposal.commits.to(tokens.device)
+            moved = commits if proposal.withdrawn is None else commits | proposal.withdrawn.to(tokens.device)
+            tokens[sample, slots[moved]] = proposal.tokens.to(tokens.device)[moved]
+            state[sample, slots[moved]] = torch.where(commits[moved], COMMITTED, MASKED).to(state.dtype)
+            confidence[sample, slots[commits]] = proposal.confidence.to(tokens.device, torch.float32)[commits]
+        yield Step(index, batch, tokens, state, confidence, torch.tensor(going, device=tokens.device))
+        batch = batch.after(tokens, state)
 
 
 def _aligned(open_slots: Sequence[Tensor]) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from floatscope.decoding.choosing import choose_tokens, first_slots, held_back
-from floatscope.decoding.denoising import Proposal, denoise
+from floatscope.decoding.denoising import Filling, Proposal, denoise, masked_slots
 from floatscope.decoding.settings import (
     require_choice,
     require_flag,
@@ -76,7 +76,7 @@ class DreamSampler(Sampler):
                 " hold_eos, or choose another alg."
             )
 
-    def step_bounds(self, prompt_length: int, family_block: int | None) -> tuple[int, int]:
+    def step_bounds(self, first_slot: int, family_block: int | None) -> tuple[int, int]:
         """By chance (`origin`) all may be revealed at once; otherwise the schedule is fixed."""
         if self.alg == "origin":
             return 1, self.steps
@@ -97,12 +97,7 @@ class DreamSampler(Sampler):
             )
         shares = self._shares()
         fillings = [_DreamFilling(self, shares, denoiser.eos_ids, random_stream(seed)) for seed in batch.seeds]
-        return denoise(
-            batch,
-            mask_id,
-            fillings,
-            lambda canvas, positions: denoiser.score(canvas, batch.pads, positions),
-        )
+        return denoise(batch, mask_id, fillings, denoiser.score)
 
     def _shares(self) -> Tensor:
         """[steps]: the share 1 - s/t of what is masked that each step reveals, 1 at the last."""
@@ -113,7 +108,7 @@ class DreamSampler(Sampler):
 
 
 @dataclass(frozen=True, eq=False)
-class _DreamFilling:
+class _DreamFilling(Filling):
     """One sample; step i reveals the share `shares[i]` = 1 - s/t of what is masked."""
 
     sampler: DreamSampler
@@ -121,8 +116,8 @@ class _DreamFilling:
     eos_ids: tuple[int, ...]
     stream: torch.Generator
 
-    def open_slots(self, index: int, masked: Tensor) -> Tensor:
-        return masked
+    def open_slots(self, index: int, state: Tensor) -> Tensor:
+        return masked_slots(state)
 
     def propose(self, index: int, logits: Tensor) -> Proposal:
         if self.sampler.alg == "origin":

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from floatscope.canvas import Ids, Prompt
+from floatscope.canvas import MASKED, Ids, Prompt
 from floatscope.decoding.settings import require_seed
 from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step
 from floatscope.errors import UserError
@@ -26,20 +26,27 @@ class Generation:
     """One sample, filled: its own canvas without pads. An ARM's canvas ends with its eos, which is kept."""
 
     canvas: Ids
-    """[T]: prompt, then answer."""
-    prompt_length: int
-    """Tokens of the prompt."""
+    """[T]: prompt and answer."""
+    slots: Ids
+    """[A]: where the answer stands on it."""
     commit_step: Ids
-    """[A]: the step at which each answer slot became a token."""
+    """[A]: the last step at which each answer slot became a token."""
     confidence: NDArray[np.float32]
     """[A]: the sampler's confidence in it at that step."""
-    steps: int
-    """Forward passes of this sample, those without commits included."""
+    tokens: Ids
+    """[step, A]: the token of each slot as the forward of the step saw it."""
+    state: NDArray[np.uint8]
+    """[step, A]: its state there, MASKED or COMMITTED."""
+
+    @property
+    def steps(self) -> int:
+        """Forward passes of this sample, those without commits included."""
+        return len(self.tokens)
 
     @property
     def answer(self) -> Ids:
-        """The tokens after the prompt."""
-        return self.canvas[self.prompt_length :]
+        """The tokens of the slots."""
+        return self.canvas[self.slots]
 
 
 @overload
@@ -85,27 +92,27 @@ def fill(
     """Run the sampler over a batch that was made for it."""
     commit_step = torch.full((len(batch.seeds), batch.length), -1)
     confidence = torch.full(commit_step.shape, torch.nan)
-    steps = torch.zeros(len(batch.seeds), dtype=torch.int64)
-    canvas = batch.tokens
+    given: list[tuple[Tensor, Tensor, list[bool]]] = []
     with torch.no_grad():
         for step in sampler.decode(denoiser, batch):
-            canvas = step.canvas
+            batch = step.given.after(step.tokens, step.state)
             commit_step[step.committed] = step.index
             confidence[step.committed] = step.confidence[step.committed]
-            steps += step.active
+            given.append((step.given.slot_tokens, step.given.state, step.active.tolist()))
             if on_step is not None:
                 on_step(step)
     generations = []
-    for sample, prompt_length in enumerate(batch.prompt_lengths):
+    for sample, pad in enumerate(batch.pads.tolist()):
         filled = commit_step[sample] >= 0  # all slots of an MDM; those up to the eos of an ARM
-        prompt = canvas[sample, batch.prompt_width - prompt_length : batch.prompt_width]
+        kept = torch.ones_like(batch.tokens[sample], dtype=torch.bool).scatter(0, batch.slots[sample], filled)
         generations.append(
             Generation(
-                canvas=torch.cat([prompt, canvas[sample, batch.prompt_width :][filled]]).numpy(),
-                prompt_length=prompt_length,
+                canvas=batch.tokens[sample, kept][pad:].numpy(),
+                slots=batch.positions[sample, filled].numpy(),
                 commit_step=commit_step[sample][filled].numpy(),
                 confidence=confidence[sample][filled].numpy(),
-                steps=int(steps[sample]),
+                tokens=torch.stack([tokens[sample, filled] for tokens, _, active in given if active[sample]]).numpy(),
+                state=torch.stack([state[sample, filled] for _, state, active in given if active[sample]]).numpy(),
             )
         )
     return generations
@@ -134,12 +141,12 @@ def read_prompts(prompts: Any, bos_id: int | None = None) -> tuple[list[Prompt],
 def make_batch(
     denoiser: Denoiser, prompts: Sequence[Prompt], sampler: Sampler, seeds: Sequence[int] | None = None
 ) -> Batch:
-    """Left pad the prompts with 0 to one width and add the answer slots: masks, or 0 for an ARM."""
-    width = max(len(prompt.ids) for prompt in prompts)
-    if denoiser.context is not None and width + sampler.length > denoiser.context:
+    """The canvases of the prompts, left padded with 0 to one width; slots hold the mask token, or 0 without one."""
+    width = max(len(prompt.ids) + (sampler.length if prompt.slots is None else 0) for prompt in prompts)
+    if denoiser.context is not None and width > denoiser.context:
         raise UserError(
-            f"A prompt of {width} tokens and {sampler.length} answer slots do not fit the model's context of"
-            f" {denoiser.context} tokens: shorten the prompt or ask for fewer slots."
+            f"A prompt of {width - sampler.length} tokens and {sampler.length} answer slots do not fit the model's"
+            f" context of {denoiser.context} tokens: shorten the prompt or ask for fewer slots."
         )
     if seeds is None:
         seeds = [sampler.seed] * len(prompts)
@@ -148,10 +155,12 @@ def make_batch(
     seeds = [seed.item() if isinstance(seed, np.integer) else seed for seed in seeds]
     for seed in seeds:
         require_seed("generate", seed)
+    canvases = [prompt.with_slots(sampler.length) for prompt in prompts]
+    tokens = torch.zeros(len(canvases), width, dtype=torch.int64)
+    pads = torch.tensor([width - len(canvas.ids) for canvas in canvases])
+    slots = torch.stack([torch.as_tensor(canvas.slots) for canvas in canvases]) + pads[:, None]
+    for row, canvas in zip(tokens, canvases, strict=True):
+        row[width - len(canvas.ids) :] = torch.from_numpy(canvas.ids)
     blank = 0 if denoiser.mask_id is None else denoiser.mask_id
-    tokens = torch.full((len(prompts), width + sampler.length), blank)
-    pads = torch.tensor([width - len(prompt.ids) for prompt in prompts])
-    for row, pad, prompt in zip(tokens, pads.tolist(), prompts, strict=True):
-        row[:pad] = 0
-        row[pad:width] = torch.from_numpy(prompt.ids)
-    return Batch(tokens, pads, sampler.length, tuple(seeds))
+    tokens.scatter_(1, slots, blank)
+    return Batch(tokens, pads, slots, torch.full(slots.shape, MASKED, dtype=torch.uint8), tuple(seeds))

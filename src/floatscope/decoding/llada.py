@@ -1,15 +1,16 @@
 """LLaDA's sampler: blocks left to right, a quota of slots per step, the most confident or random ones first."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from floatscope.canvas import MASKED
 from floatscope.decoding.blocks import answer_blocks, check_division, quotas, resolve_block
 from floatscope.decoding.choosing import choose_tokens, first_slots, held_back, probability_of
-from floatscope.decoding.denoising import Proposal, denoise
+from floatscope.decoding.denoising import Filling, Proposal, denoise, masked_slots
 from floatscope.decoding.settings import (
     require_choice,
     require_flag,
@@ -62,51 +63,51 @@ class LLaDASampler(Sampler):
             require_whole(owner, "block", self.block)
             check_division(owner, self.length, self.block, self.steps)
 
-    def step_bounds(self, prompt_length: int, family_block: int | None) -> tuple[int, int]:
+    def step_bounds(self, first_slot: int, family_block: int | None) -> tuple[int, int]:
         """The schedule is fixed: both bounds are its length."""
-        steps = len(self._schedule(prompt_length, family_block, [True] * self.length))
+        steps = len(self._schedule(first_slot, family_block, [True] * self.length))
         return steps, steps
 
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         """Fill the batch; each sample follows its own schedule of blocks and quotas."""
         mask_id = require_mdm(self, denoiser, batch)
-        columns = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
-        prompt = (columns >= batch.pads[:, None]) & (columns < batch.prompt_width)  # [B, T]
+        place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+        prompt = (place >= batch.pads[:, None]).scatter(1, batch.slots, False)  # [B, T]
 
-        def score(canvas: Tensor, positions: Tensor) -> Tensor:
-            given = denoiser.score(canvas, batch.pads, positions)
+        def score(now: Batch, columns: Tensor) -> Tensor:
+            given = denoiser.score(now, columns)
             if self.cfg == 0:
                 return given
-            bare = canvas.masked_fill(prompt, mask_id)
-            without = denoiser.score(bare, batch.pads, positions, conditional=False).float()
+            bare = replace(now, tokens=now.tokens.masked_fill(prompt, mask_id))
+            without = denoiser.score(bare, columns, conditional=False).float()
             return without + (self.cfg + 1) * (given.float() - without)
 
-        masked = (batch.tokens[:, batch.prompt_width :] == mask_id).tolist()
+        firsts, masked = batch.positions[:, 0].tolist(), (batch.state == MASKED).tolist()
         fillings = [
             _LLaDAFilling(
                 self,
-                self._schedule(prompt_length, denoiser.block, row),
+                self._schedule(first, denoiser.block, row),
                 denoiser.eos_ids,
                 random_stream(seed),
             )
-            for prompt_length, row, seed in zip(batch.prompt_lengths, masked, batch.seeds, strict=True)
+            for first, row, seed in zip(firsts, masked, batch.seeds, strict=True)
         ]
         return denoise(batch, mask_id, fillings, score)
 
-    def _schedule(self, prompt_length: int, family_block: int | None, masked: list[bool]) -> list[tuple[range, int]]:
+    def _schedule(self, first_slot: int, family_block: int | None, masked: list[bool]) -> list[tuple[range, int]]:
         """(block, quota) of each step of a sample; steps that would find their block full are dropped."""
         block = resolve_block(type(self).__name__, self.length, self.block, family_block)
         check_division(type(self).__name__, self.length, block, self.steps)
         steps = self.steps // (self.length // block)
         return [
             (slots, quota)
-            for slots in answer_blocks(self.length, block, prompt_length, family_block)
+            for slots in answer_blocks(self.length, block, first_slot, family_block)
             for quota in quotas(sum(masked[slot] for slot in slots), steps)
         ]
 
 
 @dataclass(frozen=True, eq=False)
-class _LLaDAFilling:
+class _LLaDAFilling(Filling):
     """One sample; step i follows `schedule[i]`."""
 
     sampler: LLaDASampler
@@ -114,8 +115,8 @@ class _LLaDAFilling:
     eos_ids: tuple[int, ...]
     stream: torch.Generator
 
-    def open_slots(self, index: int, masked: Tensor) -> Tensor:
-        block = self.schedule[index][0]
+    def open_slots(self, index: int, state: Tensor) -> Tensor:
+        block, masked = self.schedule[index][0], masked_slots(state)
         return masked[(masked >= block.start) & (masked < block.stop)]
 
     def propose(self, index: int, logits: Tensor) -> Proposal:

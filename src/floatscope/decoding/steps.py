@@ -7,27 +7,32 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import Field, dataclass
-from typing import Any, ClassVar, Protocol
+from dataclasses import Field, dataclass, replace
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from floatscope.canvas import COMMITTED, MASKED
 from floatscope.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Canvases to fill, left padded to one width: the answer slots are the last `length` columns."""
+    """Canvases of several samples at one moment of their run, left padded to one width."""
 
     tokens: Tensor
-    """int64 [B, T]: prompt, then answer slots (masked for an MDM, of any content for an ARM)."""
+    """int64 [B, T]: prompt and answer slots, which may stand anywhere."""
     pads: Tensor
     """int64 [B]: columns on the left of each row that are no part of its canvas."""
-    length: int
-    """Answer slots of each sample."""
+    slots: Tensor
+    """int64 [B, A]: columns of the answer slots, pads included, ascending."""
+    state: Tensor
+    """uint8 [B, A]: MASKED or COMMITTED; what a slot is, whatever token it holds."""
     seeds: tuple[int, ...]
     """One per sample."""
+    edits: tuple[tuple[Any, ...], ...] = ()
+    """Changes of attention of each sample, carried for the model's side; empty: none."""
 
     def __post_init__(self) -> None:
         size, width = self.tokens.shape
@@ -36,18 +41,32 @@ class Batch:
                 f"A batch of {size} samples came with {self.pads.numel()} pad counts and {len(self.seeds)}"
                 " seeds: give one of each to every sample."
             )
-        if size == 0 or int(self.pads.max()) + self.length >= width:
+        if self.slots.shape != self.state.shape or len(self.slots) != size:
+            raise UserError(
+                f"A batch of {size} samples came with slots {list(self.slots.shape)} and states"
+                f" {list(self.state.shape)}: give both [samples, slots]."
+            )
+        if size == 0 or int((self.pads + self.slots.shape[1]).max()) >= width:
             raise UserError("A sample of the batch has no prompt: give each at least one prompt token.")
 
     @property
-    def prompt_width(self) -> int:
-        """Columns before the answer slots, pads included."""
-        return self.tokens.shape[1] - self.length
+    def length(self) -> int:
+        """Number of answer slots per sample."""
+        return self.slots.shape[1]
 
     @property
-    def prompt_lengths(self) -> list[int]:
-        """Prompt tokens of each sample, pads excluded."""
-        return (self.prompt_width - self.pads).tolist()
+    def slot_tokens(self) -> Tensor:
+        """int64 [B, A]: the token that each slot holds."""
+        return self.tokens.gather(1, self.slots)
+
+    @property
+    def positions(self) -> Tensor:
+        """int64 [B, A]: the slots counted from each sample's own first token."""
+        return self.slots - self.pads[:, None]
+
+    def after(self, tokens: Tensor, state: Tensor) -> Batch:
+        """The same canvases with other contents of their slots, both [B, A]."""
+        return replace(self, tokens=self.tokens.scatter(1, self.slots, tokens), state=state)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,14 +75,39 @@ class Step:
 
     index: int
     """0-based; a sample is active from step 0 to its last, so this also counts the sample's own steps."""
-    canvas: Tensor
-    """int64 [B, T] after the commits of this step."""
-    committed: Tensor
-    """bool [B, length]: slots that became tokens at this step."""
+    given: Batch
+    """The canvases as the forward saw them."""
+    tokens: Tensor
+    """int64 [B, A]: the token of each slot afterwards."""
+    state: Tensor
+    """uint8 [B, A]: its state afterwards."""
     confidence: Tensor
-    """float32 [B, length]: the sampler's confidence in each of them, nan elsewhere."""
+    """float32 [B, A]: the sampler's confidence in the slots that became tokens or changed, nan elsewhere."""
     active: Tensor
-    """bool [B]: samples that had something to fill when the forward ran; only those have this step."""
+    """bool [B]: samples that had something to do when the forward ran; only those have this step."""
+    kind: Literal["denoise", "prefill"] = "denoise"
+    """Which pass it was: over the slots, or over a prompt that is only read."""
+
+    @property
+    def canvas(self) -> Tensor:
+        """int64 [B, T] after this step."""
+        return self.given.after(self.tokens, self.state).tokens
+
+    @property
+    def committed(self) -> Tensor:
+        """bool [B, A]: masked slots that became tokens (the event `commit`)."""
+        return (self.given.state == MASKED) & (self.state == COMMITTED)
+
+    @property
+    def revised(self) -> Tensor:
+        """bool [B, A]: tokens that became other tokens (the event `revise`)."""
+        kept = (self.given.state == COMMITTED) & (self.state == COMMITTED)
+        return kept & (self.given.slot_tokens != self.tokens)
+
+    @property
+    def renoised(self) -> Tensor:
+        """bool [B, A]: tokens that were withdrawn (the event `renoise`)."""
+        return (self.given.state == COMMITTED) & (self.state == MASKED)
 
 
 class Denoiser(Protocol):
@@ -74,7 +118,12 @@ class Denoiser(Protocol):
 
     @property
     def mask_id(self) -> int | None:
-        """The mask token of an MDM, None for an ARM."""
+        """The token that a masked slot holds, if there is one."""
+        ...
+
+    @property
+    def is_arm(self) -> bool:
+        """Whether it writes one token after the other instead of filling slots."""
         ...
 
     @property
@@ -96,12 +145,12 @@ class Denoiser(Protocol):
         """Its own way to fill slots."""
         ...
 
-    def score(self, tokens: Tensor, pads: Tensor, positions: Tensor, conditional: bool = True) -> Tensor:
-        """Logits [B, N, V] FOR the token at each of `positions` [B, N]: the logit shift is already applied.
+    def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:
+        """Logits [B, N, V] FOR the token at each of `columns` [B, N]: the logit shift is already applied.
 
-        Positions are columns of `tokens` [B, T], pads included. All samples ask for N of them: one with fewer
-        open slots repeats its first, one with none names its first answer slot; those extra rows are never
-        read. `conditional` is False for the second pass of classifier-free guidance.
+        Columns are those of `batch.tokens`, pads included. All samples ask for N of them: one with fewer open slots
+        repeats its first, one with none names its first answer slot; those extra rows are never read. `conditional` is
+        False for the second pass of classifier-free guidance.
         """
         ...
 
@@ -129,10 +178,10 @@ class Sampler(ABC):
 
     @abstractmethod
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
-        """Fill the batch, one forward pass per step. The caller turns gradients off."""
+        """Fill the batch, one forward pass per step, until nothing is left to do. The caller turns gradients off."""
 
-    def step_bounds(self, prompt_length: int, family_block: int | None) -> tuple[int, int]:
-        """The fewest and the most steps it takes to fill the slots after a prompt of so many tokens.
+    def step_bounds(self, first_slot: int, family_block: int | None) -> tuple[int, int]:
+        """The fewest and the most steps it takes to fill slots of which the first stands at this position.
 
         As it stands: of a sampler that commits at least one slot at every step.
         """
@@ -148,9 +197,10 @@ def require_mdm(sampler: Sampler, denoiser: Denoiser, batch: Batch) -> int:
     """The mask token, if the model is an MDM and the batch is made for this sampler."""
     _require_length(sampler, batch)
     if denoiser.mask_id is None:
+        why = "is autoregressive" if denoiser.is_arm else "has no mask token"
         raise UserError(
-            f"{type(sampler).__name__} fills masked slots, but this model is autoregressive (it has no mask"
-            " token): leave the sampler out to use the model's own."
+            f"{type(sampler).__name__} fills masked slots, but this model {why}: leave the sampler out to use the"
+            " model's own."
         )
     return denoiser.mask_id
 
@@ -158,10 +208,16 @@ def require_mdm(sampler: Sampler, denoiser: Denoiser, batch: Batch) -> int:
 def require_arm(sampler: Sampler, denoiser: Denoiser, batch: Batch) -> None:
     """The model is an ARM and the batch is made for this sampler."""
     _require_length(sampler, batch)
-    if denoiser.mask_id is not None:
+    if not denoiser.is_arm:
         raise UserError(
             f"{type(sampler).__name__} writes one token after another, but this model denoises masks (mask"
             f" token {denoiser.mask_id}): leave the sampler out to use the model's own."
+        )
+    at_end = torch.arange(batch.tokens.shape[1] - batch.length, batch.tokens.shape[1], device=batch.slots.device)
+    if not bool((batch.slots == at_end).all()):
+        raise UserError(
+            f"{type(sampler).__name__} writes its answer after the prompt, but a canvas of the batch has its slots"
+            " elsewhere: put them at the end, or use a model that denoises."
         )
 
 

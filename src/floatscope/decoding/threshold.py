@@ -9,7 +9,7 @@ from torch import Tensor
 
 from floatscope.decoding.blocks import answer_blocks, check_division, resolve_block
 from floatscope.decoding.choosing import first_slots, held_back, probability_of
-from floatscope.decoding.denoising import Proposal, denoise
+from floatscope.decoding.denoising import Filling, Proposal, denoise, masked_slots
 from floatscope.decoding.settings import require_flag, require_number, require_whole
 from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, require_mdm
 
@@ -41,39 +41,35 @@ class ThresholdSampler(Sampler):
             require_whole(owner, "block", self.block)
             check_division(owner, self.length, self.block)
 
-    def step_bounds(self, prompt_length: int, family_block: int | None) -> tuple[int, int]:
+    def step_bounds(self, first_slot: int, family_block: int | None) -> tuple[int, int]:
         """A block takes one step where all of it is sure, and one per slot where nothing is."""
-        return len(self._blocks(prompt_length, family_block)), self.length
+        return len(self._blocks(first_slot, family_block)), self.length
 
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         """Fill the batch; each sample moves to its next block when it has filled the one before."""
         mask_id = require_mdm(self, denoiser, batch)
         fillings = [
-            _ThresholdFilling(self, self._blocks(prompt_length, denoiser.block), denoiser.eos_ids)
-            for prompt_length in batch.prompt_lengths
+            _ThresholdFilling(self, self._blocks(first, denoiser.block), denoiser.eos_ids)
+            for first in batch.positions[:, 0].tolist()
         ]
-        return denoise(
-            batch,
-            mask_id,
-            fillings,
-            lambda canvas, positions: denoiser.score(canvas, batch.pads, positions),
-        )
+        return denoise(batch, mask_id, fillings, denoiser.score)
 
-    def _blocks(self, prompt_length: int, family_block: int | None) -> list[range]:
+    def _blocks(self, first_slot: int, family_block: int | None) -> list[range]:
         block = resolve_block(type(self).__name__, self.length, self.block, family_block)
         check_division(type(self).__name__, self.length, block)
-        return answer_blocks(self.length, block, prompt_length, family_block)
+        return answer_blocks(self.length, block, first_slot, family_block)
 
 
 @dataclass(frozen=True, eq=False)
-class _ThresholdFilling:
+class _ThresholdFilling(Filling):
     """One sample; its current block is the one of its first masked slot."""
 
     sampler: ThresholdSampler
     blocks: list[range]
     eos_ids: tuple[int, ...]
 
-    def open_slots(self, index: int, masked: Tensor) -> Tensor:
+    def open_slots(self, index: int, state: Tensor) -> Tensor:
+        masked = masked_slots(state)
         current = next(block for block in self.blocks if int(masked[0]) in block)
         return masked[masked < current.stop]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import Field, parse_detector
-from floatscope.canvas import Prompt, document_label, with_answer
+from floatscope.canvas import Prompt, document_label
 from floatscope.decoding import Sampler, Step, make_batch
 from floatscope.live.jobs import Emit
 from floatscope.live.requests import Request
@@ -45,12 +45,14 @@ def denoise(models: Mapping[str, Model], request: Request, emit: Emit) -> None:
 
 def _opened(model: Model, prompt: Prompt, sampler: Sampler, request: Request) -> dict[str, Any]:
     """A run of the player before its first step: the prompt and empty slots."""
-    regions = with_answer(prompt.regions, sampler.length)
+    canvas = prompt.with_slots(sampler.length)
+    assert canvas.slots is not None
     gold = [document_label(number) for number, document in enumerate(request.documents, 1) if document.gold]
-    texts = [*model.token_texts(prompt.ids), *[""] * sampler.length]
-    unknown = int(np.count_nonzero(prompt.ids == model.tokenizer.unk_token_id))
+    is_slot = np.isin(np.arange(len(canvas.ids)), canvas.slots)
+    texts = ["" if slot else text for text, slot in zip(model.token_texts(canvas.ids), is_slot, strict=True)]
+    unknown = int(np.count_nonzero(canvas.ids[~is_slot] == model.tokenizer.unk_token_id))
     return {
-        **canvas_data(texts, [(region.label, region.start, region.stop) for region in regions]),
+        **canvas_data(texts, [(region.label, region.start, region.stop) for region in canvas.regions]),
         "model": model.name,
         "kind": "arm" if model.family.is_arm else "mdm",
         "visibility": str(model.visibility),
@@ -59,12 +61,12 @@ def _opened(model: Model, prompt: Prompt, sampler: Sampler, request: Request) ->
         "correct": None,
         "gold": gold,
         "marked": prompt.marks["gold_answer"].tolist(),
-        "prompt": len(prompt.ids),
+        "slots": canvas.slots.tolist(),
         "layers": model.layers,
         "commit_step": [None] * sampler.length,
         "confidence": [None] * sampler.length,
         "steps": [],
-        "foreseen": sampler.step_bounds(len(prompt.ids), model.block)[1],
+        "foreseen": sampler.step_bounds(int(canvas.slots[0]), model.block)[1],
         "unknown": unknown,
     }
 
@@ -76,7 +78,8 @@ def _run(number: int, model: Model, prompt: Prompt, sampler: Sampler, request: R
     def committed(step: Step) -> list[list[Any]]:
         slots = step.committed[0].nonzero()[:, 0]
         canvas = model.token_texts(step.canvas[0].numpy())
-        return commits_data(canvas, len(prompt.ids), slots.tolist(), step.confidence[0][slots].tolist())
+        positions = dict(zip(slots.tolist(), step.given.positions[0, slots].tolist(), strict=True))
+        return commits_data(canvas, positions, step.confidence[0][slots].tolist())
 
     def on_token(step: Step) -> None:
         emit({"event": "token", "run": number, "commits": committed(step)})
@@ -88,7 +91,7 @@ def _run(number: int, model: Model, prompt: Prompt, sampler: Sampler, request: R
     on_step = on_token if model.family.is_arm else None
     [found] = trace(model, [prompt], sampler, on_step=on_step, on_received=on_received)
     seconds = time.perf_counter() - started
-    prediction = model.text(found.canvas[found.prompt_length :])
+    prediction = model.text(found.answer)
     known: dict[str, Any] = {"question": request.question, "answers": request.answers, "prediction": prediction}
     if request.answers:
         known["accuracy"] = accuracy(prediction, request.answers)

@@ -109,7 +109,7 @@ def _scores(model: Model, rows: Sequence[_Row]) -> list[float]:
         tokens[number, pad:] = torch.from_numpy(row.tokens)
         positions[number] = pad + int(row.positions[0])  # a row with fewer repeats its first
         positions[number, : len(row.positions)] = pad + torch.from_numpy(row.positions)
-    logits = model.score(tokens, pads, positions).float().cpu()  # [B, N, V]
+    logits = model.forward(tokens, pads, model.rows(positions, pads)).float().cpu()  # [B, N, V]
     sums = []
     for row, own in zip(rows, logits, strict=True):
         own = own[: len(row.positions)].log_softmax(dim=-1)

@@ -73,7 +73,7 @@ def _ids(model: Model, tokens: int) -> Tensor:
 def _probed(model: Model, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Every row a group of its own: M is then the attention matrix, [L, H, T, T]; and the logits."""
     tokens = ids.shape[1]
-    layout = Layout(torch.arange(tokens), tokens, torch.ones(tokens, 1), torch.zeros(0, dtype=torch.long))
+    layout = Layout.whole(torch.arange(tokens), tokens, torch.ones(tokens, 1), torch.zeros(0, dtype=torch.long))
     matrices: list[Tensor] = []
 
     def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:

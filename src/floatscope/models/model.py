@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from floatscope.decoding import Sampler
+from floatscope.decoding import Batch, Sampler
 from floatscope.errors import UserError
 from floatscope.models.families import Family
 from floatscope.models.visibility import Visibility
@@ -129,9 +129,14 @@ class Model:
         with torch.inference_mode():
             return self.forward(tokens, pads, rows)
 
-    def score(self, tokens: Tensor, pads: Tensor, positions: Tensor, conditional: bool = True) -> Tensor:
-        """Logits [B, N, V] for the tokens at `positions` [B, N] of left-padded canvases."""
-        return self.forward(tokens, pads, self.rows(positions, pads))
+    @property
+    def is_arm(self) -> bool:
+        """Whether it writes one token after the other."""
+        return self.family.is_arm
+
+    def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:
+        """Logits [B, N, V] for the tokens at `columns` [B, N] of left-padded canvases."""
+        return self.forward(batch.tokens, batch.pads, self.rows(columns, batch.pads))
 
     def rows(self, positions: Tensor, pads: Tensor) -> Tensor:
         """The rows whose output scores each position: the one before in shifted families and ARMs."""

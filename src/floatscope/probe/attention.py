@@ -20,7 +20,8 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 
 from floatscope.errors import UserError
-from floatscope.probe.kernel import LayerStatistics, Visible, Workspace, attend
+from floatscope.probe.edits import Edit, LayerEdit, joined
+from floatscope.probe.kernel import Inputs, LayerStatistics, Visible, Workspace, attend
 from floatscope.probe.layout import Layout
 from floatscope.probe.query_key import QKSums, qk_sums
 
@@ -39,52 +40,47 @@ HARMLESS = frozenset(
 class Geometry:
     """The queries, keys and values behind a layer's statistics, for sums over them. One sample, pads cut off."""
 
-    query: Tensor
-    """[H, T, d], after RoPE and QK-norm."""
-    key: Tensor
-    """[Hkv, T, d]."""
-    value: Tensor
-    """[Hkv, T, d_v]."""
-    first: Tensor
-    """First row that sees each key, int64 [T]."""
-    last: Tensor
-    """One past the last row that sees each key, int64 [T]."""
+    inputs: Inputs
     visible: Visible
-    scale: float
-    softcap: float | None
+    layout: Layout
+    first: Tensor
+    """First row that sees each key, int64 [K]."""
+    last: Tensor
+    """One past the last row that sees each key, int64 [K]."""
 
     @cached_property
     def value_norm(self) -> Tensor:
-        """|v_j|, float32 [Hkv, T]."""
-        return self.value.float().norm(dim=-1)
+        """|v_j|, float32 [Hkv, K]."""
+        return self.inputs.value.float().norm(dim=-1)
 
     @property
     def seen_by(self) -> Tensor:
-        """How many rows can see each key, int64 [T]."""
+        """How many rows can see each key, int64 [K]."""
         return self.last - self.first
 
     def qk(self, rows: int | None = None) -> QKSums:
         """Mean query-key geometry per key, over the first `rows` rows."""
         last = self.last if rows is None else self.last.clamp(max=rows)
-        return qk_sums(self.query, self.key, torch.minimum(self.first, last), last)
+        return qk_sums(self.inputs.query, self.inputs.key, torch.minimum(self.first, last), last)
 
     def matrix(self) -> Tensor:
-        """The attention matrix A [H, T, T] in full, float32."""
-        share = len(self.query) // len(self.key)
-        scores = self.query.float() @ self.key.float().repeat_interleave(share, 0).transpose(1, 2) * self.scale
-        if self.softcap is not None:
-            scores = (scores / self.softcap).tanh() * self.softcap
-        self.visible.hide(scores, 0)
+        """The attention matrix A [H, R, K] in full, unedited, float32."""
+        query, key, softcap = self.inputs.query, self.inputs.key, self.inputs.softcap
+        share = len(query) // len(key)
+        scores = query.float() @ key.float().repeat_interleave(share, 0).transpose(1, 2) * self.inputs.scale
+        if softcap is not None:
+            scores = (scores / softcap).tanh() * softcap
+        self.visible.hide(scores, 0, self.layout)
         return scores.softmax(-1)
 
 
 Listener = Callable[[int, int, LayerStatistics, Geometry], None]
-"""Called once a layer and sample: (layer, sample, statistics, geometry)."""
+"""Called once per layer and sample: (layer, sample, statistics, geometry)."""
 
 
 @dataclass
 class Probe:
-    """What to count in the forwards to come, and who is told."""
+    """What to count in the forward to come, what to change in it, and who is told."""
 
     pads: Sequence[int]
     """Left pads of each sample."""
@@ -92,19 +88,32 @@ class Probe:
     """What to count in each sample; None: nothing."""
     listener: Listener
     workspace: Workspace = field(default_factory=Workspace)
-    layer: int = 0
+    step: int = 0
+    """The step that edits are compiled for."""
+    edits: Sequence[Sequence[Edit]] = ()
+    """The edits of each sample; empty: none at all."""
+    extra: list[Tensor | None] = field(default_factory=list)
+    """Per sample the extra value columns [K, E] of the next layer, which the listener may replace; empty: none."""
+    layers: list[int] = field(default_factory=list)
+    """The layers that came by, in the order of their calls."""
     _seen: dict[tuple[int, int], tuple[Tensor, Visible, Tensor, Tensor]] = field(default_factory=dict)
 
-    def sight(self, mask: Tensor | None, causal: bool, sample: int, tokens: int, device: torch.device) -> Any:
-        """Visible and its intervals for one sample; masks are read once a forward, not once a layer."""
+    def sight(self, mask: Tensor | None, causal: bool, sample: int, layout: Layout) -> tuple[Visible, Tensor, Tensor]:
+        """Visible and its intervals for one sample; masks are read once per forward, not once per layer."""
         if mask is None:
             visible = Visible(causal=causal)
-            return visible, *visible.intervals(tokens, device)
+            return visible, *visible.intervals(layout)
         place = (id(mask), sample)
         if place not in self._seen:
-            visible = _read_mask(mask, sample, self.pads[sample])
-            self._seen[place] = (mask, visible, *visible.intervals(tokens, device))
+            visible = _read_mask(mask, sample, self.pads[sample], layout)
+            self._seen[place] = (mask, visible, *visible.intervals(layout))
         return self._seen[place][1:]
+
+    def edit(self, sample: int, layer: int, layout: Layout, heads: int) -> LayerEdit | None:
+        """All edits of a sample at this layer as one; None where they select nothing."""
+        given = self.edits[sample] if self.edits else ()
+        found = [edit.compile(layer, self.step, layout.rows, layout.keys, heads) for edit in given]
+        return joined([edit for edit in found if edit is not None])
 
 
 _listening: ContextVar[Probe | None] = ContextVar("floatscope_probe", default=None)
@@ -113,7 +122,7 @@ _listening: ContextVar[Probe | None] = ContextVar("floatscope_probe", default=No
 @contextmanager
 def probing(probe: Probe) -> Iterator[None]:
     """Count attention in the one forward run inside."""
-    probe.layer = 0
+    probe.layers.clear()
     probe._seen.clear()
     token = _listening.set(probe)
     try:
@@ -133,8 +142,17 @@ def only_samples(samples: Sequence[int]) -> Iterator[None]:
     def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
         whole.listener(layer, samples[sample], statistics, geometry)
 
-    layouts = [whole.layouts[sample] for sample in samples]
-    with probing(Probe([0] * len(samples), layouts, listen, whole.workspace)):
+    part = Probe(
+        [0] * len(samples),
+        [whole.layouts[sample] for sample in samples],
+        listen,
+        whole.workspace,
+        whole.step,
+        [whole.edits[sample] for sample in samples] if whole.edits else (),
+        [whole.extra[sample] for sample in samples] if whole.extra else [],
+        whole.layers,
+    )
+    with probing(part):
         yield
 
 
@@ -156,39 +174,44 @@ def attention(
     causal = attention_mask is None and (is_causal if is_causal is not None else getattr(module, "is_causal", True))
     probe = _listening.get()
     if probe is not None:
-        return _probed(probe, query, key, value, attention_mask, causal, scale, softcap), None
+        return _probed(probe, module, query, key, value, attention_mask, causal, scale, softcap), None
     if softcap is not None:
         return _softcapped(query, key, value, attention_mask, causal, scale, softcap), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scale, is_causal=is_causal)
 
 
 def _probed(
-    probe: Probe, query: Tensor, key: Tensor, value: Tensor,
+    probe: Probe, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
     mask: Tensor | None, causal: bool, scale: float, softcap: float | None,
 ) -> Tensor:  # fmt: skip
-    batch, heads, tokens, _ = query.shape
-    if key.shape[2] != tokens:
-        raise UserError("the probe needs the whole canvas in one forward: run it without a key-value cache")
-    output = query.new_zeros(batch, tokens, heads, value.shape[-1])
+    batch, heads, rows, _ = query.shape
+    number = getattr(module, "layer_idx", None)  # a class that shares one module over all layers has none: count
+    layer = number if isinstance(number, int) else len(probe.layers)
+    output = query.new_zeros(batch, rows, heads, value.shape[-1])
     for sample in range(batch):
-        layout, pad = probe.layouts[sample], int(probe.pads[sample])
-        if layout is None:
+        whole = probe.layouts[sample]
+        if whole is None:
             continue  # a finished sample: nobody reads its output
-        q, k, v = query[sample, :, pad:], key[sample, :, pad:], value[sample, :, pad:]
-        visible, first, last = probe.sight(mask, causal, sample, tokens - pad, query.device)
-        statistics = attend(
-            q,
-            k,
-            v,
+        layout, pad = whole.to(query.device), int(probe.pads[sample])
+        skip = max(0, pad - (key.shape[2] - rows))  # rows that are pads: none where the rows are a block over a cache
+        inputs = Inputs(query[sample, :, skip:], key[sample, :, pad:], value[sample, :, pad:], scale, softcap)
+        if (len(layout.rows), len(layout.keys)) != (inputs.query.shape[1], inputs.key.shape[1]):
+            raise UserError(
+                f"the probe was told of {len(layout.rows)} rows over {len(layout.keys)} keys, and layer {layer} has "
+                f"{inputs.query.shape[1]} over {inputs.key.shape[1]}: this model keeps a key-value cache of its own"
+            )
+        visible, first, last = probe.sight(mask, causal, sample, layout)
+        _, statistics = attend(
+            inputs,
             visible,
-            layout.to(query.device),
-            probe.workspace,
-            output[sample, pad:],
-            scale=scale,
-            softcap=softcap,
+            layout,
+            probe.edit(sample, layer, layout, heads),
+            probe.extra[sample] if probe.extra else None,
+            workspace=probe.workspace,
+            output=output[sample, skip:],
         )
-        probe.listener(probe.layer, sample, statistics, Geometry(q, k, v, first, last, visible, scale, softcap))
-    probe.layer += 1
+        probe.listener(layer, sample, statistics, Geometry(inputs, visible, layout, first, last))
+    probe.layers.append(layer)
     return output
 
 
@@ -209,11 +232,11 @@ def _softcapped(
     return (scores.softmax(-1).nan_to_num(0.0).to(value.dtype) @ value).transpose(1, 2).contiguous()
 
 
-def _read_mask(mask: Tensor, sample: int, pad: int) -> Visible:
-    """One sample's own mask [T, T] with pads cut off, in the cheapest form that says the same."""
+def _read_mask(mask: Tensor, sample: int, pad: int, layout: Layout) -> Visible:
+    """One sample's own mask [R, K] with pads cut off, in the cheapest form that says the same."""
     if mask.ndim != 4 or mask.shape[1] != 1:
         raise UserError(f"the probe does not support an attention mask of shape {tuple(mask.shape)}")
-    own = mask[sample if len(mask) > 1 else 0, 0, pad:, pad:]
+    own = mask[sample if len(mask) > 1 else 0, 0, -len(layout.rows) :, pad:]
     if own.dtype != torch.bool:
         seen = own > torch.finfo(own.dtype).min / 2
         if not bool((own[seen] == 0).all()):
@@ -221,7 +244,7 @@ def _read_mask(mask: Tensor, sample: int, pad: int) -> Visible:
         own = seen
     if bool(own.all()):
         return Visible()
-    if bool((own == torch.ones_like(own).tril()).all()):
+    if bool((own == (layout.keys <= layout.rows[:, None])).all()):
         return Visible(causal=True)
     return Visible(mask=own)
 

@@ -3,7 +3,8 @@
 The plain torch version, and the reference for any faster one. For a layer with probabilities A[h, i, j] and rows
 grouped by g(i) it returns the attention output and
     M[h, g, j] = sum over rows i of group g of A[h, i, j]
-together with the rows of interest, which are few: their top keys, mass per column set and entropy.
+together with the open rows, which are few: their top keys, mass per column set and entropy. `attend` has the signature
+that every mixer has: (inputs, who sees whom, layout, edit, extra value columns) -> (output, statistics).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from floatscope.probe.edits import LayerEdit
 from floatscope.probe.layout import Layout
 
 # Floats of one block of scores, so that it stays in a core's cache from the scores to the group sums. A GPU wants
@@ -22,28 +24,44 @@ LEAST_ROWS, MOST_ROWS = 64, 256
 
 
 @dataclass(frozen=True)
+class Inputs:
+    """What softmax attention mixes, one sample, pads cut off. Query head h uses key-value head h // (H / Hkv)."""
+
+    query: Tensor
+    """[H, R, d], after RoPE and QK-norm."""
+    key: Tensor
+    """[Hkv, K, d]."""
+    value: Tensor
+    """[Hkv, K, d_v]."""
+    scale: float
+    softcap: float | None = None
+
+
+@dataclass(frozen=True)
 class Visible:
-    """Who sees whom in one sample, pads cut off. Exactly one of: everything, causal, or a mask [T, T]."""
+    """Who sees whom in one sample, pads cut off. Exactly one of: everything, causal, or a mask [R, K]."""
 
     causal: bool = False
+    """A row sees the keys at or before its own position."""
     mask: Tensor | None = None
     """Bool (True: visible) or additive float."""
 
-    def intervals(self, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """For each column the half-open run of rows [first, last) that can see it, int64 [T] each."""
-        column = torch.arange(tokens, device=device)
-        everything = torch.full_like(column, tokens)
+    def intervals(self, layout: Layout) -> tuple[Tensor, Tensor]:
+        """For each key the half-open run of rows [first, last) that can see it, int64 [K] each."""
+        keys = layout.keys
         if self.mask is None:
-            return (column if self.causal else torch.zeros_like(column)), everything
+            everything = torch.full_like(keys, len(layout.rows))
+            return (torch.searchsorted(layout.rows, keys) if self.causal else torch.zeros_like(keys)), everything
         seen = self.mask if self.mask.dtype == torch.bool else self.mask > torch.finfo(self.mask.dtype).min / 2
         count = seen.sum(0)
         first = seen.to(torch.uint8).argmax(0)
         last = first + count
-        if not bool(seen[(last - 1).clamp(min=0), column].logical_or(count == 0).all()):
+        place = torch.arange(len(keys), device=keys.device)
+        if not bool(seen[(last - 1).clamp(min=0), place].logical_or(count == 0).all()):
             raise ValueError("a column is seen by rows that are not contiguous: the probe does not support this mask")
         return first, last
 
-    def hide(self, scores: Tensor, start: int) -> None:
+    def hide(self, scores: Tensor, start: int, layout: Layout) -> None:
         """Put -inf on what the rows from `start` on may not see: scores [..., rows, keys], in place."""
         rows, keys = scores.shape[-2:]
         if self.mask is not None:
@@ -52,25 +70,30 @@ class Visible:
                 scores.masked_fill_(~mask, -torch.inf)
             else:
                 scores.add_(mask)
-        elif self.causal:
+        elif self.causal and layout.is_whole:
             later = torch.ones(rows, keys - start, dtype=torch.bool, device=scores.device).triu_(1)
             scores[..., start:].masked_fill_(later, -torch.inf)
+        elif self.causal:
+            later = layout.keys[None, :keys] > layout.rows[start : start + rows, None]
+            scores.masked_fill_(later, -torch.inf)
 
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """What one layer's attention did on one canvas. H heads, T keys, G groups, C column sets, N rows of interest."""
+    """What one layer's attention did on one canvas. H heads, R rows, K keys, G groups, C column sets, N open rows."""
 
     group_sums: Tensor
-    """M, float32 [H, G, T]; a view on a buffer that the next call overwrites."""
+    """M, float32 [H, G, K]; a view on a buffer that the next call overwrites."""
     row_keys: Tensor
-    """Strongest keys of each row of interest, int64 [H, N, K]."""
+    """Strongest keys of each open row, as places among the K keys, int64 [H, N, top]."""
     row_key_mass: Tensor
-    """Their probabilities, float32 [H, N, K]."""
+    """Their probabilities, float32 [H, N, top]."""
     row_mass: Tensor
-    """Exact mass of each row of interest on each column set, float32 [H, N, C]."""
+    """Exact mass of each open row on each column set, float32 [H, N, C]."""
     row_entropy: Tensor
-    """Entropy of each row of interest in nats, float32 [H, N]."""
+    """Entropy of each open row in nats, float32 [H, N]."""
+    mixed: Tensor | None = None
+    """The extra value columns after attention, float32 [H, R, E]; None where none were given."""
 
 
 class Workspace:
@@ -91,69 +114,81 @@ class Workspace:
 
 
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    inputs: Inputs,
     visible: Visible,
     layout: Layout,
-    workspace: Workspace,
-    output: Tensor,
+    edit: LayerEdit | None = None,
+    extra: Tensor | None = None,
     *,
-    scale: float,
-    softcap: float | None = None,
-) -> LayerStatistics:
-    """Statistics of query [H, T, d], key [Hkv, T, d], value [Hkv, T, d_v]; the result goes into output [T, H, d_v].
+    workspace: Workspace,
+    output: Tensor | None = None,
+) -> tuple[Tensor, LayerStatistics]:
+    """Attention [R, H, d_v] (written into `output` where it is given) and its statistics.
 
-    Query head h uses key-value head h // (H / Hkv). Scores and softmax are float32 whatever the inputs are.
+    extra: [K, E] columns that are mixed as values are, by every head. Scores and softmax are float32 whatever the
+    inputs are.
     """
-    heads, tokens, _ = query.shape
-    share = heads // len(key)
-    device = query.device
-    query, value = query.float(), value.float()
-    key_t = key.float().transpose(1, 2).contiguous()  # [Hkv, d, T]
+    heads, rows, _ = inputs.query.shape
+    keys, share, device = len(layout.keys), heads // len(inputs.key), inputs.query.device
+    query, value = inputs.query.float(), inputs.value.float()
+    key_t = inputs.key.float().transpose(1, 2).contiguous()  # [Hkv, d, K]
+    if output is None:
+        output = inputs.query.new_empty(rows, heads, value.shape[-1])
     result = output if output.dtype == torch.float32 else workspace.take("result", tuple(output.shape), device)
-    sums = workspace.take("sums", (heads, layout.group_count, tokens), device).zero_()
-    interest = workspace.take("interest", (heads, len(layout.rows), tokens), device)
+    sums = workspace.take("sums", (heads, layout.group_count, keys), device).zero_()
+    opened = workspace.take("open rows", (heads, len(layout.open_rows), keys), device)
     if visible.causal:
-        interest.zero_()  # keys after a block's last row are not computed
-    blocks = layout.blocks(_rows_in_block(tokens, device))
+        opened.zero_()  # keys after a block's last row are not computed
+    mixed = None if extra is None else torch.empty(heads, rows, extra.shape[1], device=device)
+    blocks = layout.blocks(_rows_in_block(keys, device))
     for head in range(heads):
         for block in blocks:
-            rows, keys = block.stop - block.start, block.stop if visible.causal else tokens
-            scores = workspace.take("scores", (rows, keys), device)
-            own = query[head, block.start : block.stop]
-            scores.addmm_(own, key_t[head // share, :, :keys], beta=0, alpha=scale)
-            if softcap is not None:
-                scores.div_(softcap).tanh_().mul_(softcap)
-            visible.hide(scores, block.start)
+            seen = block.keys if visible.causal else keys
+            own = slice(block.start, block.stop)
+            scores = workspace.take("scores", (block.stop - block.start, seen), device)
+            scores.addmm_(query[head, own], key_t[head // share, :, :seen], beta=0, alpha=inputs.scale)
+            if inputs.softcap is not None:
+                scores.div_(inputs.softcap).tanh_().mul_(inputs.softcap)
+            visible.hide(scores, block.start, layout)
+            if edit is not None:
+                edit.add_bias(scores, head, block.start)
             torch.softmax(scores, -1, out=scores)
-            torch.mm(scores, value[head // share, :keys], out=result[block.start : block.stop, head])
+            if edit is not None:
+                edit.multiply(scores, head, block.start)
+            torch.mm(scores, value[head // share, :seen], out=result[own, head])
+            if mixed is not None and extra is not None:
+                torch.mm(scores, extra[:seen], out=mixed[head, own])
             present, member = block.members
             if isinstance(present, slice):
-                sums[head, present, :keys].addmm_(member, scores)
+                sums[head, present, :seen].addmm_(member, scores)
             else:
-                sums[head, :, :keys].index_add_(0, present, member @ scores)
+                sums[head, :, :seen].index_add_(0, present, member @ scores)
             if isinstance(block.local, slice) or len(block.local):
-                interest[head, block.interest, :keys] = scores[block.local]
+                opened[head, block.open_rows, :seen] = scores[block.local]
+    if edit is not None and edit.heads is not None:
+        result.mul_(edit.heads[:, None])
     if result is not output:
         output.copy_(result)
-    return _statistics(sums, interest, layout, workspace)
+    return output, _statistics(sums, opened, layout, workspace, mixed)
 
 
-def _rows_in_block(tokens: int, device: torch.device) -> int:
+def _rows_in_block(keys: int, device: torch.device) -> int:
     if device.type != "cpu":
-        return max(1, GPU_BLOCK_FLOATS // tokens)
-    return min(MOST_ROWS, max(LEAST_ROWS, BLOCK_FLOATS // tokens))
+        return max(1, GPU_BLOCK_FLOATS // keys)
+    return min(MOST_ROWS, max(LEAST_ROWS, BLOCK_FLOATS // keys))
 
 
-def _statistics(sums: Tensor, interest: Tensor, layout: Layout, workspace: Workspace) -> LayerStatistics:
-    top = interest.topk(min(layout.top, layout.tokens), dim=-1)
-    logs = workspace.take("logs", tuple(interest.shape), interest.device)
-    torch.clamp(interest, min=torch.finfo(torch.float32).tiny, out=logs).log_()
+def _statistics(
+    sums: Tensor, opened: Tensor, layout: Layout, workspace: Workspace, mixed: Tensor | None
+) -> LayerStatistics:
+    top = opened.topk(min(layout.top, len(layout.keys)), dim=-1)
+    logs = workspace.take("logs", tuple(opened.shape), opened.device)
+    torch.clamp(opened, min=torch.finfo(torch.float32).tiny, out=logs).log_()
     return LayerStatistics(
         group_sums=sums,
         row_keys=top.indices,
         row_key_mass=top.values,
-        row_mass=interest @ layout.columns,
-        row_entropy=-logs.mul_(interest).sum(-1),
+        row_mass=opened @ layout.columns,
+        row_entropy=-logs.mul_(opened).sum(-1),
+        mixed=mixed,
     )

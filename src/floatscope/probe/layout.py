@@ -1,4 +1,7 @@
-"""What the probe counts for one canvas at one step: groups of query rows, sets of key columns, rows of interest."""
+"""What the probe counts for one canvas at one step: which rows are computed over which keys, and what is summed.
+
+Rows may be fewer than keys (a block of slots over a cache); both are positions on the canvas, ascending.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,47 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Fixed for one forward, shared by all layers. T rows, G groups, C column sets, N rows of interest."""
+    """Fixed for one forward, shared by all layers. R rows, K keys, G groups, C column sets, N open rows."""
 
+    rows: Tensor
+    """Position of each computed row, int64 [R]."""
+    keys: Tensor
+    """Position of each key, int64 [K]."""
     groups: Tensor
-    """Group of each row, int64 [T]."""
+    """Group of each row, int64 [R]."""
     group_count: int
     """Number of groups, G."""
     columns: Tensor
-    """Membership of keys in column sets, float32 [T, C]; sets may overlap."""
-    rows: Tensor
-    """Rows of interest, int64 [N], ascending."""
+    """Membership of keys in column sets, float32 [K, C]; sets may overlap."""
+    open_rows: Tensor
+    """Places among the R rows of those that may fill a slot at this step, int64 [N], ascending."""
     top: int = 8
-    """How many of the strongest keys are kept for each row of interest."""
+    """How many of the strongest keys are kept for each open row."""
 
-    @property
-    def tokens(self) -> int:
-        """Number of rows, T."""
-        return len(self.groups)
+    @classmethod
+    def whole(cls, groups: Tensor, group_count: int, columns: Tensor, open_rows: Tensor, top: int = 8) -> Layout:
+        """All positions of a canvas as rows and as keys."""
+        positions = torch.arange(len(groups), device=groups.device)
+        return cls(positions, positions, groups, group_count, columns, open_rows, top)
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether row i and key i are the same position, for all of them."""
+        return self.rows is self.keys or torch.equal(self.rows, self.keys)
+
+    @cached_property
+    def key_places(self) -> slice | NDArray[np.int64]:
+        """Where the keys stand on the canvas, for writing into arrays [..., T]."""
+        found = _as_slice(self.keys)
+        return found if isinstance(found, slice) else found.cpu().numpy()
 
     @cached_property
     def group_rows(self) -> Tensor:
@@ -41,22 +62,27 @@ class Layout:
             return self
         moved: dict[torch.device, Layout] = self.__dict__.setdefault("_moved", {})
         if device not in moved:
-            groups, columns, rows = (t.to(device) for t in (self.groups, self.columns, self.rows))
-            moved[device] = replace(self, groups=groups, columns=columns, rows=rows)
+            names = ("rows", "keys", "groups", "columns", "open_rows")
+            moved[device] = replace(self, **{name: getattr(self, name).to(device) for name in names})
         return moved[device]
+
+    def keys_until(self, row: int) -> int:
+        """How many keys stand at or before the position of this row, by its place among the R rows."""
+        return row + 1 if self.is_whole else int(torch.searchsorted(self.keys, self.rows[row], right=True))
 
     def blocks(self, size: int) -> Sequence[RowBlock]:
         """The rows cut into blocks of at most `size`, with what each block adds to which group."""
         cache: dict[int, tuple[RowBlock, ...]] = self.__dict__.setdefault("_blocks", {})
         if size not in cache:
-            starts = range(0, self.tokens, size)
-            cache[size] = tuple(self._block(start, min(start + size, self.tokens)) for start in starts)
+            starts = range(0, len(self.rows), size)
+            cache[size] = tuple(self._block(start, min(start + size, len(self.rows))) for start in starts)
         return cache[size]
 
     def _block(self, start: int, stop: int) -> RowBlock:
-        ids = self.groups[start:stop]
-        inside = ((self.rows >= start) & (self.rows < stop)).nonzero()[:, 0]
-        return RowBlock(start, stop, ids, _as_slice(inside), _as_slice(self.rows[inside] - start))
+        inside = ((self.open_rows >= start) & (self.open_rows < stop)).nonzero()[:, 0]
+        local = self.open_rows[inside] - start
+        keys = self.keys_until(stop - 1)
+        return RowBlock(start, stop, keys, self.groups[start:stop], _as_slice(inside), _as_slice(local))
 
 
 def _as_slice(places: Tensor) -> slice | Tensor:
@@ -68,14 +94,16 @@ def _as_slice(places: Tensor) -> slice | Tensor:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """A run of query rows: the groups in it, and the rows of interest that fall into it."""
+    """A run of computed rows: the groups in it, and the open rows that fall into it."""
 
     start: int
     stop: int
+    keys: int
+    """Keys at or before the block's last row: all that a causal block can see."""
     groups: Tensor
     """Group of each row of the block."""
-    interest: slice | Tensor
-    """Places of the block's rows of interest in Layout.rows."""
+    open_rows: slice | Tensor
+    """Places of the block's open rows in Layout.open_rows."""
     local: slice | Tensor
     """The same rows, counted from the block's start."""
 

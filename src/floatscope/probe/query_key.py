@@ -1,4 +1,4 @@
-"""Mean query-key geometry per key in O(T d), for every visibility whose columns are seen by a run of rows.
+"""Mean query-key geometry per key in O((R + K) d), for every visibility whose columns are seen by a run of rows.
 
 For a key j seen by the rows i of [first_j, last_j):
     mean_i q_i.k_j      = (mean_i q_i) . k_j
@@ -20,40 +20,40 @@ class QKSums:
     """Per head and key; columns that no row sees are 0."""
 
     qk: Tensor
-    """mean q.k, unscaled, float32 [H, T]."""
+    """mean q.k, unscaled, float32 [H, K]."""
     cos: Tensor
-    """mean cosine, float32 [H, T]."""
+    """mean cosine, float32 [H, K]."""
     norm: Tensor
-    """mean |q||k|, float32 [H, T]."""
+    """mean |q||k|, float32 [H, K]."""
     key_norm: Tensor
-    """|k_j|, float32 [Hkv, T]."""
+    """|k_j|, float32 [Hkv, K]."""
 
 
 def qk_sums(query: Tensor, key: Tensor, first: Tensor, last: Tensor) -> QKSums:
-    """From query [H, T, d] and key [Hkv, T, d]; key j is seen by rows first[j] <= i < last[j]."""
-    heads, tokens, _ = query.shape
+    """From query [H, R, d] and key [Hkv, K, d]; key j is seen by rows first[j] <= i < last[j]."""
+    heads, rows, _ = query.shape
     share = heads // len(key)
     query, key = query.float(), key.float()
     tiny = torch.finfo(torch.float32).tiny
-    query_norm, key_norm = query.norm(dim=-1), key.norm(dim=-1)  # [H, T], [Hkv, T]
-    weights = torch.stack([torch.ones_like(query_norm), 1 / query_norm.clamp(min=tiny)], 1)  # [H, 2, T]
-    if bool((first == 0).all() and (last == tokens).all()):
-        means = torch.bmm(weights, query) / tokens  # [H, 2, d]: of q and of q/|q|
-        dots = torch.bmm(means.view(len(key), share * 2, -1), key.transpose(1, 2)).view_as(weights)  # [H, 2, T]
+    query_norm, key_norm = query.norm(dim=-1), key.norm(dim=-1)  # [H, R], [Hkv, K]
+    weights = torch.stack([torch.ones_like(query_norm), 1 / query_norm.clamp(min=tiny)], 1)  # [H, 2, R]
+    dots = query.new_empty(heads, 2, key.shape[1])  # [H, 2, K]
+    if bool((first == 0).all() and (last == rows).all()):
+        means = torch.bmm(weights, query) / rows  # [H, 2, d]: of q and of q/|q|
+        dots = torch.bmm(means.view(len(key), share * 2, -1), key.transpose(1, 2)).view_as(dots)
         norms = query_norm.mean(-1, keepdim=True)
     else:
-        dots = torch.empty_like(weights)
-        for head in range(heads):  # prefix sums of one head: [T, d] in float64
+        for head in range(heads):  # prefix sums of one head: [R, d] in float64
             for place, weight in enumerate(weights[head]):
                 mean = _mean_over(query[head] * weight[:, None], first, last)
                 dots[head, place] = (mean * key[head // share]).sum(-1)
         norms = _mean_over(query_norm.T, first, last).T
-    key_norms = key_norm.repeat_interleave(share, 0)  # [H, T]
+    key_norms = key_norm.repeat_interleave(share, 0)  # [H, K]
     return QKSums(dots[:, 0], dots[:, 1] / key_norms.clamp(min=tiny), norms * key_norms, key_norm)
 
 
 def _mean_over(rows: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """Mean of rows [T, d] over [first_j, last_j) for each j; 0 for an empty run."""
+    """Mean of rows [R, d] over [first_j, last_j) for each j; 0 for an empty run."""
     prefix = torch.zeros(len(rows) + 1, rows.shape[1], dtype=torch.float64, device=rows.device)
     torch.cumsum(rows.double(), 0, out=prefix[1:])
     count = (last - first).clamp(min=1)[:, None]

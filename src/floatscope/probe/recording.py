@@ -1,7 +1,7 @@
-"""From a layer's statistics to the arrays a trace keeps: one recorder per sample, numpy buffers allocated once.
+"""From a layer's statistics to the arrays a trace keeps: a recorder per sample, numpy buffers allocated once.
 
 A denoising run has a forward per step. An ARM has one forward for all its steps, since a causal row never changes: its
-steps follow by prefix sums over its answer rows. Array names and axes are those of `traces.AXES`.
+steps follow by prefix sums over its answer rows. Names and axes of the arrays are those of `traces.ARRAYS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from floatscope.canvas import ANSWER, Prompt, group_labels, with_answer
+from floatscope.canvas import ANSWER, Prompt, group_labels
 from floatscope.probe.attention import Geometry
 from floatscope.probe.kernel import LayerStatistics
 from floatscope.probe.layout import Layout
@@ -27,10 +27,12 @@ MOST_FORESEEN = 256  # steps that arrays are made for at once
 
 @dataclass(frozen=True)
 class Plan:
-    """What stays the same over a sample's run. P prompt tokens, A answer tokens, T = P + A."""
+    """What stays the same over a sample's run. T tokens of the canvas, A of them answer slots."""
 
-    prompt_groups: Tensor
-    """Group of each prompt row, int64 [P]."""
+    groups: Tensor
+    """Group of each position as a row, int64 [T]; that of a slot is `committed_group`, whatever its state."""
+    slots: Tensor
+    """Positions of the answer slots, int64 [A]."""
     group_count: int
     """Number of groups, G."""
     masked_group: int
@@ -39,36 +41,39 @@ class Plan:
     """Group of answer rows that are tokens."""
     columns: Tensor
     """Membership of the canvas in column sets, float32 [T, C]."""
-    keep: str
-    """compact, groups, heads or matrices."""
+    keep: frozenset[str]
+    """Names of the arrays to keep."""
     matrix_steps: tuple[int, ...] | None = None
-    """Steps whose full matrices are kept under "matrices"; None: all."""
+    """Steps whose full matrices are kept, where they are; None: all."""
     matrix_layers: tuple[int, ...] | None = None
     """Layers likewise."""
 
     @classmethod
     def of(
         cls,
-        prompt: Prompt,
-        answer: int,
-        keep: str,
+        canvas: Prompt,
+        keep: frozenset[str],
         matrix_steps: Sequence[int] | None = None,
         matrix_layers: Sequence[int] | None = None,
     ) -> Plan:
-        """Row groups and column sets of a prompt and its answer: regions by first appearance, then marks."""
-        regions = with_answer(prompt.regions, answer)
-        labels = tuple(dict.fromkeys(region.label for region in regions))
-        groups = group_labels(labels)
-        columns = torch.zeros(len(prompt.ids) + answer, len(labels) + len(prompt.marks))
-        for region in regions:
+        """Row groups and column sets of a prompt with its slots: regions by first appearance, then marks."""
+        labels = tuple(dict.fromkeys(region.label for region in canvas.regions))
+        names = group_labels(labels)
+        committed = names.index(f"{ANSWER}:committed")
+        groups = torch.full((len(canvas.ids),), committed)
+        columns = torch.zeros(len(canvas.ids), len(labels) + len(canvas.marks))
+        for region in canvas.regions:
             columns[region.start : region.stop, labels.index(region.label)] = 1
-        for place, positions in enumerate(prompt.marks.values(), len(labels)):
+            if region.label != ANSWER:
+                groups[region.start : region.stop] = names.index(region.label)
+        for place, positions in enumerate(canvas.marks.values(), len(labels)):
             columns[torch.from_numpy(positions), place] = 1
         return cls(
-            prompt_groups=torch.cat([torch.full((len(r),), groups.index(r.label)) for r in prompt.regions]),
-            group_count=len(groups),
-            masked_group=groups.index(f"{ANSWER}:masked"),
-            committed_group=groups.index(f"{ANSWER}:committed"),
+            groups=groups,
+            slots=torch.as_tensor(canvas.slots),
+            group_count=len(names),
+            masked_group=names.index(f"{ANSWER}:masked"),
+            committed_group=committed,
             columns=columns,
             keep=keep,
             matrix_steps=None if matrix_steps is None else tuple(matrix_steps),
@@ -76,24 +81,19 @@ class Plan:
         )
 
     @property
-    def prompt(self) -> int:
-        """Number of prompt tokens, P."""
-        return len(self.prompt_groups)
-
-    @property
     def tokens(self) -> int:
-        """Number of tokens, T."""
+        """Number of tokens of the canvas, T."""
         return len(self.columns)
 
     @property
     def answer(self) -> int:
-        """Number of answer tokens, A."""
-        return self.tokens - self.prompt
+        """Number of answer slots, A."""
+        return len(self.slots)
 
     @property
     def every_step(self) -> bool:
-        """Whether per-head arrays are kept at every step."""
-        return self.keep in ("heads", "matrices")
+        """Whether the geometry of every step is kept: with all heads; else that of the first, middle and last."""
+        return "head_attention" in self.keep
 
 
 class Recorder:
@@ -114,7 +114,7 @@ class Recorder:
         """The arrays, and the steps whose per-head geometry was kept."""
         qk_steps = tuple(sorted(self._geometry))
         arrays = {name: values[: self._steps] for name, values in self._by_step.items()} | self._fixed
-        for name in self._geometry[qk_steps[0]]:
+        for name in self._geometry[qk_steps[0]] if qk_steps else ():
             arrays[name] = np.stack([self._geometry[step][name] for step in qk_steps])
         if self._matrices:
             steps, layers = sorted(self._matrices), sorted(next(iter(self._matrices.values())))
@@ -127,12 +127,15 @@ class Recorder:
         """An array of the last step recorded so far, [layer, ...]."""
         return self._by_step[name][self._steps - 1].copy()
 
-    def _keep_step(self, layer: int, step: int, kept: Mapping[str, Tensor]) -> None:
-        """Arrays of one step and layer, [..., T'] or [..., C]; tokens that are no keys stay 0."""
+    def _keep_step(self, layer: int, step: int, kept: Mapping[str, Tensor], layout: Layout) -> None:
+        """Arrays of one step and layer, [..., K] or [..., C]; tokens that are no keys stay 0."""
         for name, values in kept.items():
-            last = values.shape[-1] if name == "region_attention" else self.plan.tokens
+            if name not in self.plan.keep:
+                continue
+            by_set = name == "region_attention"
+            last = values.shape[-1] if by_set else self.plan.tokens
             held = self._at_steps(name, step + 1, (self.layers, *values.shape[:-1], last))
-            held[step, layer, ..., : values.shape[-1]] = values.cpu()
+            held[step, layer, ..., slice(None) if by_set else layout.key_places] = values.cpu()
 
     def _at_steps(self, name: str, steps: int, shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
         """The array of this name with room for `steps` steps."""
@@ -149,31 +152,36 @@ class Recorder:
         """Per-head sums over the first `rows` rows of the canvas."""
         sums = geometry.qk(rows)
         named = {"qk": sums.qk, "cos": sums.cos, "norm": sums.norm, "key_norm": sums.key_norm}
-        self._keep_tokens(self._geometry.setdefault(step, {}), layer, named | {"value_norm": geometry.value_norm})
-        self._keep_tokens(self._fixed, layer, {"seen_by": geometry.seen_by.int()})
+        named |= {"value_norm": geometry.value_norm}
+        self._keep_tokens(self._geometry.setdefault(step, {}), layer, named, geometry.layout)
+        self._keep_tokens(self._fixed, layer, {"seen_by": geometry.seen_by.int()}, geometry.layout)
 
     def _keep_matrices(self, layer: int, step: int, geometry: Geometry) -> None:
-        """The full T' x T matrices of a layer: for small canvases, and on request only."""
-        plan = self.plan
-        if plan.keep != "matrices" or (plan.matrix_layers is not None and layer not in plan.matrix_layers):
+        """The full R x T matrices of a layer: for small canvases, and on request only."""
+        plan, places = self.plan, geometry.layout.key_places
+        if "attention" not in plan.keep or (plan.matrix_layers is not None and layer not in plan.matrix_layers):
             return
-        beyond = plan.tokens - geometry.query.shape[1]  # tokens that are no keys
-        self._matrices.setdefault(step, {})[layer] = {
-            "attention": _with_zeros(geometry.matrix(), (0, beyond)),
-            "queries": _with_zeros(geometry.query, (0, 0)),
-            "keys": _with_zeros(geometry.key, (0, 0, 0, beyond)),
-        }
+        query, key = geometry.inputs.query, geometry.inputs.key
+        attention = np.zeros((*query.shape[:2], plan.tokens), np.float32)
+        attention[..., places] = geometry.matrix().cpu()
+        keys = np.zeros((len(key), plan.tokens, key.shape[-1]), np.float32)
+        keys[:, places] = key.float().cpu()
+        queries = query.float().cpu().numpy()
+        self._matrices.setdefault(step, {})[layer] = {"attention": attention, "queries": queries, "keys": keys}
 
-    def _keep_tokens(self, into: Arrays, layer: int, found: Mapping[str, Tensor]) -> None:
-        """Arrays [..., T'] into [layer, ..., T]; tokens that are no keys stay 0."""
+    def _keep_tokens(self, into: Arrays, layer: int, found: Mapping[str, Tensor], layout: Layout) -> None:
+        """Arrays [..., K] into [layer, ..., T]; tokens that are no keys stay 0."""
         for name, values in found.items():
-            array = values.cpu().numpy()
-            shape = (self.layers, *array.shape[:-1], self.plan.tokens)
-            into.setdefault(name, np.zeros(shape, array.dtype))[layer, ..., : array.shape[-1]] = array
+            if name in self.plan.keep:
+                array = values.cpu().numpy()
+                shape = (self.layers, *array.shape[:-1], self.plan.tokens)
+                into.setdefault(name, np.zeros(shape, array.dtype))[layer, ..., layout.key_places] = array
 
     def _keep_rows(self, layer: int, slots: Any, found: Mapping[str, Tensor], rows: Any) -> None:
-        """Rows of interest [H, N, ...] that predicted the answer slots, into [answer, layer, head, ...]."""
+        """Open rows [H, N, ...] that predicted the answer slots, into [answer, layer, head, ...]."""
         for name, values in found.items():
+            if name not in self.plan.keep:
+                continue
             array = values.cpu().numpy()[:, rows].swapaxes(0, 1)
             dtype = np.int32 if name == "commit_keys" else np.float32
             shape = (self.plan.answer, self.layers, *array.shape[1:])
@@ -191,13 +199,13 @@ class DenoisingRecorder(Recorder):
         self._layout: Layout | None = None
         self._pending: list[dict[str, Tensor]] = []
 
-    def start(self, masked: Tensor, rows: Tensor) -> Layout:
-        """A new step: which answer slots [A] are masked, and the rows that may commit, ascending."""
+    def start(self, masked: Tensor, open_rows: Tensor) -> Layout:
+        """A new step over the whole canvas: which slots [A] are masked, and the rows that may fill one, ascending."""
         self._step += 1
         plan = self.plan
-        answer = torch.where(masked, plan.masked_group, plan.committed_group)
-        groups = torch.cat([plan.prompt_groups, answer])
-        self._layout = Layout(groups, plan.group_count, plan.columns, rows, TOP_KEYS)
+        groups = plan.groups.clone()
+        groups[plan.slots[masked]] = plan.masked_group
+        self._layout = Layout.whole(groups, plan.group_count, plan.columns, open_rows, TOP_KEYS)
         counts = self._at_steps("group_rows", self._step + 1, (plan.group_count,), np.int32)
         counts[self._step] = self._layout.group_rows.cpu()
         self._pending = []
@@ -217,37 +225,36 @@ class DenoisingRecorder(Recorder):
     def layer(self, layer: int, statistics: LayerStatistics, geometry: Geometry) -> None:
         """Reduce one layer of the current step."""
         assert self._layout is not None
-        self._keep_step(layer, self._step, self._reduced(statistics.group_sums, geometry))
+        self._keep_step(layer, self._step, self._reduced(statistics.group_sums, geometry), self._layout)
         self._keep_geometry(layer, self._step, geometry)
-        self._pending.append(_row_arrays(statistics))
+        self._pending.append(_row_arrays(statistics, geometry.layout))
         if self.plan.matrix_steps is None or self._step in self.plan.matrix_steps:
             self._keep_matrices(layer, self._step, geometry)
 
     def _reduced(self, groups: Tensor, geometry: Geometry) -> dict[str, Tensor]:
-        """What a step keeps of M = groups [H, G, T]."""
+        """What a step keeps of M = groups [H, G, K]."""
         assert self._layout is not None
-        plan = self.plan
-        group_rows = self._layout.group_rows.to(groups.device)
-        rows = group_rows[:, None].clamp(min=1)  # [G, 1]
-        received = groups.sum(1) / self._layout.tokens  # [H, T]
+        plan, counts = self.plan, self._layout.group_rows
+        answer_rows = int(counts[plan.masked_group] + counts[plan.committed_group])
+        rows = counts.to(groups.device)[:, None].clamp(min=1)  # [G, 1]
+        received = groups.sum(1) / len(self._layout.rows)  # [H, K]
         masked, committed = groups[:, plan.masked_group], groups[:, plan.committed_group]
         kept = {
             "received": received.mean(0),
-            "received_answer": (masked + committed).mean(0) / plan.answer,
+            "received_answer": (masked + committed).mean(0) / max(answer_rows, 1),
             "received_masked": masked.mean(0) / rows[plan.masked_group],
             "received_value": (received * _per_head(geometry.value_norm, groups)).mean(0),
-            "region_attention": groups @ plan.columns.to(groups.device) / rows,
+            "region_attention": groups @ self._layout.columns.to(groups.device) / rows,
+            "head_attention": groups,
         }
-        if plan.keep == "groups":
+        if "group_attention" in plan.keep:
             kept["group_attention"] = groups.mean(0)
-        if plan.every_step:
-            kept["head_attention"] = groups
         return kept
 
     def commit(self, slots: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-        """Keep the rows [n] that predicted the committed slots [n]; the other rows of interest are dropped."""
+        """Keep the rows [n] (positions) that predicted the committed slots [n]; the other open rows are dropped."""
         assert self._layout is not None
-        where = np.searchsorted(self._layout.rows.cpu().numpy(), rows)
+        where = np.searchsorted(self._layout.rows[self._layout.open_rows].cpu().numpy(), rows)
         for layer, found in enumerate(self._pending):
             self._keep_rows(layer, slots, found, where)
 
@@ -261,44 +268,45 @@ class CausalRecorder(Recorder):
     def __init__(self, plan: Plan, layers: int) -> None:
         super().__init__(plan, layers, plan.answer)
         steps = plan.answer
-        rows = torch.bincount(plan.prompt_groups, minlength=plan.group_count).repeat(steps, 1)
+        self._prompt = plan.tokens - steps  # the slots of an ARM follow its prompt
+        rows = torch.bincount(plan.groups[: self._prompt], minlength=plan.group_count).repeat(steps, 1)
         rows[:, plan.committed_group] = torch.arange(steps)
         self._group_rows = rows  # [n, G]
         self._at_steps("group_rows", steps, (plan.group_count,), np.int32)[:] = rows
         self._qk_steps = range(steps) if plan.every_step else sorted({0, steps // 2, steps - 1})
 
     def layout(self) -> Layout:
-        """Prompt groups, then a group for each answer row; the rows of interest predict the answer tokens."""
+        """Prompt groups, then a group for each answer row; the open rows predict the answer tokens."""
         plan, inputs = self.plan, self.plan.answer - 1
-        groups = torch.cat([plan.prompt_groups, plan.group_count + torch.arange(inputs)])
-        rows = torch.arange(plan.prompt - 1, plan.prompt + inputs)
-        return Layout(groups, plan.group_count + inputs, plan.columns[: len(groups)], rows, TOP_KEYS)
+        groups = torch.cat([plan.groups[: self._prompt], plan.group_count + torch.arange(inputs)])
+        rows = torch.arange(self._prompt - 1, self._prompt + inputs)
+        return Layout.whole(groups, plan.group_count + inputs, plan.columns[: len(groups)], rows, TOP_KEYS)
 
     def layer(self, layer: int, statistics: LayerStatistics, geometry: Geometry) -> None:
         """Unroll one layer into all its steps."""
         plan = self.plan
-        prompt = statistics.group_sums[:, : plan.group_count]  # [H, G, T']
+        prompt = statistics.group_sums[:, : plan.group_count]  # [H, G, K]
         for step, kept in enumerate(self._unrolled(prompt, statistics.group_sums[:, plan.group_count :], geometry)):
-            self._keep_step(layer, step, kept)
+            self._keep_step(layer, step, kept, geometry.layout)
         for step in self._qk_steps:
-            self._keep_geometry(layer, step, geometry, plan.prompt + step)
-        self._keep_rows(layer, slice(None), _row_arrays(statistics), slice(None))
+            self._keep_geometry(layer, step, geometry, self._prompt + step)
+        self._keep_rows(layer, slice(None), _row_arrays(statistics, geometry.layout), slice(None))
         self._keep_matrices(layer, plan.answer - 1, geometry)  # the rows of an earlier step are its first rows
 
     def _unrolled(self, groups: Tensor, answer: Tensor, geometry: Geometry) -> Iterator[dict[str, Tensor]]:
-        """What each step keeps. The prompt's part of M, groups [H, G, T'], is reduced once; from step to step only
-        the group of committed rows grows, by the rows answer [H, n - 1, T']."""
+        """What each step keeps. The prompt's part of M, groups [H, G, K], is reduced once; from step to step only
+        the group of committed rows grows, by the rows answer [H, n - 1, K]."""
         plan, own = self.plan, self.plan.committed_group
         columns = plan.columns[: groups.shape[-1]].to(groups.device)
         value_norm = _per_head(geometry.value_norm, groups)
         groups = groups.clone()
-        prompt = groups.sum(1)  # [H, T']
+        prompt = groups.sum(1)  # [H, K]
         regions = groups @ columns / self._group_rows[0, :, None].clamp(min=1).to(groups.device)  # [H, G, C]
         for step in range(plan.answer):
             if step:
                 groups[:, own] += answer[:, step - 1]
                 regions[:, own] = groups[:, own] @ columns / step
-            received = (prompt + groups[:, own]) / (plan.prompt + step)
+            received = (prompt + groups[:, own]) / (self._prompt + step)
             by_answer = groups[:, own].mean(0) / max(step, 1)
             kept = {
                 "received": received.mean(0),
@@ -306,28 +314,24 @@ class CausalRecorder(Recorder):
                 "received_masked": torch.zeros_like(by_answer),
                 "received_value": (received * value_norm).mean(0),
                 "region_attention": regions,
+                "head_attention": groups,
             }
-            if plan.keep == "groups":
+            if "group_attention" in plan.keep:
                 kept["group_attention"] = groups.mean(0)
-            if plan.every_step:
-                kept["head_attention"] = groups
             yield kept
 
 
 def _per_head(values: Tensor, groups: Tensor) -> Tensor:
-    """Values of key-value heads [Hkv, T'] for the query heads of groups [H, ...]."""
+    """Values of key-value heads [Hkv, K] for the query heads of groups [H, ...]."""
     return values.repeat_interleave(len(groups) // len(values), 0)
 
 
-def _row_arrays(statistics: LayerStatistics) -> dict[str, Tensor]:
-    """Rows of interest [H, N, ...] under their names in a trace."""
+def _row_arrays(statistics: LayerStatistics, layout: Layout) -> dict[str, Tensor]:
+    """Open rows [H, N, ...] under their names in a trace; keys as positions."""
+    keys = statistics.row_keys
     return {
-        "commit_keys": statistics.row_keys,
+        "commit_keys": keys if layout.is_whole else layout.keys[keys],
         "commit_key_mass": statistics.row_key_mass,
         "commit_mass": statistics.row_mass,
         "commit_entropy": statistics.row_entropy,
     }
-
-
-def _with_zeros(values: Tensor, padding: tuple[int, ...]) -> NDArray[np.float32]:
-    return torch.nn.functional.pad(values.float(), padding).cpu().numpy()

@@ -31,7 +31,7 @@ import base64
 import html
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from math import prod
@@ -43,7 +43,7 @@ from numpy.typing import ArrayLike, NDArray
 from floatscope.analysis.anchors import detect
 from floatscope.analysis.flow import gold_label
 from floatscope.analysis.token_text import plain_text, text_class
-from floatscope.canvas import ANSWER, QUERY, Region
+from floatscope.canvas import ANSWER, QUERY, regions_from_labels
 from floatscope.traces import Trace
 from floatscope.traces.trace import array_shape
 
@@ -77,16 +77,13 @@ def step_data(received: ArrayLike, anchors: NDArray[np.bool_], commits: Sequence
     return step | {"commits": [list(commit) for commit in commits]} if commits else step
 
 
-def commits_data(
-    texts: Sequence[str], prompt_length: int, slots: Iterable[int], confidence: Sequence[float]
-) -> list[list[Any]]:
-    """Tokens that a live step has committed: slots of the answer and their confidence; texts of the canvas after it."""
+def commits_data(texts: Sequence[str], positions: Mapping[int, int], confidence: Sequence[float]) -> list[list[Any]]:
+    """Tokens that a live step has committed: slots and where they stand, their confidence; texts of the canvas now."""
     shown = canvas_data(texts, [])
     kinds = dict.fromkeys(shown["glued"], "glued") | dict.fromkeys(shown["special"], "special")
-    places = [(slot, prompt_length + slot) for slot in slots]
     return [
         [slot, shown["tokens"][place], round(float(value), 4), kinds.get(place, "")]
-        for (slot, place), value in zip(places, confidence, strict=True)
+        for (slot, place), value in zip(positions.items(), confidence, strict=True)
     ]
 
 
@@ -94,7 +91,7 @@ def run_data(trace: Trace, detector: str = DETECTOR) -> dict[str, Any]:
     """One trace as a run of the player."""
     anchors = detect(trace, detector) > 0.5
     known = trace.metadata
-    whole = (Region(QUERY, 0, trace.prompt_length), Region(ANSWER, trace.prompt_length, len(trace.canvas)))
+    whole = regions_from_labels(np.where(np.isin(np.arange(len(trace.canvas)), trace.slots), ANSWER, QUERY).tolist())
     accuracy = known.get("accuracy")
     return {
         **canvas_data(trace.texts_or_ids, [(r.label, r.start, r.stop) for r in trace.regions or whole]),
@@ -106,7 +103,7 @@ def run_data(trace: Trace, detector: str = DETECTOR) -> dict[str, Any]:
         "correct": None if accuracy is None else bool(accuracy),
         "gold": [] if gold_label(trace) == "none" else gold_label(trace).split(" + "),
         "marked": trace.marks.get("gold_answer", np.zeros(0, np.int64)).tolist(),
-        "prompt": trace.prompt_length,
+        "slots": trace.slots.tolist(),
         "layers": trace.layers,
         "commit_step": trace.commit_step.tolist(),
         "confidence": [round(float(value), 4) for value in trace.confidence],

@@ -113,7 +113,7 @@ def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]
     traces = trace(model, prompts, sampler, seeds=seeds, keep=study.keep)
     answers = []
     for prepared, found in zip(batch, traces, strict=True):
-        row = _scored(model, prepared, found.canvas[found.prompt_length :], found.steps)
+        row = _scored(model, prepared, found.answer, found.steps)
         row = dataclasses.replace(row, trace=f"{TRACES}/{row.unit.file_name}")
         answers.append(Answer(row, dataclasses.replace(found, metadata=_metadata(prepared, row))))
     return answers

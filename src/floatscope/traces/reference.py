@@ -108,7 +108,7 @@ def import_reference(
         sampler={"name": "reference"},
         seed=0,
         canvas=final,
-        prompt_length=length,
+        slots=np.arange(length, len(final)),
         texts=None if texts is None else tuple(texts),
         regions=spans,
         marks={},

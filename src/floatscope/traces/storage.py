@@ -18,13 +18,14 @@ from safetensors.numpy import save_file
 from floatscope.canvas import Region
 from floatscope.errors import UserError
 from floatscope.files import replacing
+from floatscope.traces.arrays import ARRAYS
 from floatscope.traces.trace import Trace
 
 FORMAT = "floatscope-trace"
-VERSION = 1
-_FIELDS = ("model", "family", "kind", "visibility", "logits", "sampler", "seed", "prompt_length", "texts")
+VERSION, READ = 2, (1, 2)
+_FIELDS = ("model", "family", "kind", "visibility", "logits", "sampler", "seed")
 _LARGEST_HALF = float(np.finfo(np.float16).max)
-_DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64"}
+_DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64", "U8": "uint8"}
 
 
 def save(trace: Trace, path: str | Path, exact: bool = False) -> Path:
@@ -34,6 +35,7 @@ def save(trace: Trace, path: str | Path, exact: bool = False) -> Path:
     header = _header(trace)
     header["arrays"] = {
         name: {"dtype": str(values.dtype), "shape": list(values.shape), "crc32": zlib.crc32(values.data)}
+        | ({"axes": list(ARRAYS[name].axes)} if name in ARRAYS else {})
         for name, values in tensors.items()
     }
     text = _json(header)
@@ -51,9 +53,15 @@ def load(path: str | Path) -> Trace:
     arrays = LazyArrays(path, header["arrays"])
     try:
         marks = {name: arrays.read(f"mark.{name}") for name in header["marks"]}
+        canvas = arrays.read("fixed.canvas")
+        if "fixed.slots" in header["arrays"]:
+            slots = arrays.read("fixed.slots")
+        else:  # version 1: the answer follows the prompt
+            slots = np.arange(header["prompt_length"], len(canvas))
         return Trace(
-            **{name: header[name] for name in _FIELDS if name != "texts"},
-            canvas=arrays.read("fixed.canvas"),
+            **{name: header[name] for name in _FIELDS},
+            canvas=canvas,
+            slots=slots,
             texts=None if header["texts"] is None else tuple(header["texts"]),
             regions=tuple(Region(label, start, stop) for label, start, stop in header["regions"]),
             marks=marks,
@@ -62,6 +70,8 @@ def load(path: str | Path) -> Trace:
             qk_steps=tuple(header["qk_steps"]),
             keep=header["keep"],
             arrays=arrays,
+            edits=tuple(header.get("edits", ())),
+            mixers=tuple(header.get("mixers", ())),
             metadata=header["metadata"],
         ).validate()
     except (KeyError, TypeError) as error:
@@ -87,19 +97,19 @@ class LazyArrays(Mapping[str, NDArray[Any]]):
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self._held:
-            if name not in self._listing or "." in name:
+            if name not in self:
                 raise KeyError(name)
             self._held[name] = self.read(name)
         return self._held[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._listing if "." not in name)
+        return (name for name in self._listing if name in ARRAYS)  # what a later version adds is left alone
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._listing and "." not in str(name)
+        return name in self._listing and name in ARRAYS
 
     def shape_of(self, name: str) -> tuple[int, ...]:
         """The shape, from the header alone."""
@@ -146,9 +156,9 @@ def _read_header(path: Path) -> dict[str, Any]:
         version, crc32, text = envelope["version"], envelope.get("crc32"), envelope.get("header", "")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"The header of {path} is damaged; trace the sample again.") from error
-    if version != VERSION:
+    if version not in READ:
         raise UserError(
-            f"{path} has trace version {version} and this floatscope reads {VERSION}; "
+            f"{path} has trace version {version} and this floatscope reads {' and '.join(map(str, READ))}; "
             "upgrade floatscope or trace the sample again."
         )
     if zlib.crc32(str(text).encode()) != crc32:
@@ -162,10 +172,13 @@ def _read_header(path: Path) -> dict[str, Any]:
 def _header(trace: Trace) -> dict[str, Any]:
     """Everything of a trace that is no array."""
     return {name: getattr(trace, name) for name in _FIELDS} | {
+        "texts": trace.texts,
         "regions": [[region.label, region.start, region.stop] for region in trace.regions],
         "marks": list(trace.marks),
         "qk_steps": list(trace.qk_steps),
         "keep": trace.keep,
+        "edits": list(trace.edits),
+        "mixers": list(trace.mixers),
         "metadata": dict(trace.metadata),
     }
 
@@ -174,6 +187,7 @@ def _fixed_tensors(trace: Trace) -> dict[str, NDArray[Any]]:
     """Canvas, commits and marks: stored as they are; the dot in the name keeps them apart from the arrays."""
     return {
         "fixed.canvas": np.ascontiguousarray(trace.canvas, np.int64),
+        "fixed.slots": np.ascontiguousarray(trace.slots, np.int64),
         "fixed.commit_step": np.ascontiguousarray(trace.commit_step, np.int64),
         "fixed.confidence": np.ascontiguousarray(trace.confidence, np.float32),
         **{f"mark.{name}": np.ascontiguousarray(places, np.int64) for name, places in trace.marks.items()},

@@ -3,66 +3,35 @@
 It computes nothing that needs a model; its file is left to `storage`, measures to `floatscope.analysis`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from floatscope.canvas import Region, group_labels
+from floatscope.canvas import MASKED, Region, group_labels
 from floatscope.errors import UserError
 from floatscope.registry import NOTEBOOK_VIEWS, load_object
+from floatscope.traces.arrays import ARRAYS
 
 if TYPE_CHECKING:
     import xarray
 
 Kind = Literal["mdm", "arm"]
 Logits = Literal["same", "shifted", "next"]
-Keep = Literal["compact", "groups", "heads", "matrices"]
-
-AXES: dict[str, tuple[str, ...]] = {
-    "received": ("step", "layer", "token"),
-    "received_answer": ("step", "layer", "token"),
-    "received_masked": ("step", "layer", "token"),
-    "received_value": ("step", "layer", "token"),
-    "seen_by": ("layer", "token"),
-    "region_attention": ("step", "layer", "head", "group", "column"),
-    "group_rows": ("step", "group"),
-    "qk": ("qk_step", "layer", "head", "token"),
-    "cos": ("qk_step", "layer", "head", "token"),
-    "norm": ("qk_step", "layer", "head", "token"),
-    "key_norm": ("qk_step", "layer", "kv_head", "token"),
-    "value_norm": ("qk_step", "layer", "kv_head", "token"),
-    "commit_keys": ("answer", "layer", "head", "rank"),
-    "commit_key_mass": ("answer", "layer", "head", "rank"),
-    "commit_mass": ("answer", "layer", "head", "column"),
-    "commit_entropy": ("answer", "layer", "head"),
-    "group_attention": ("step", "layer", "group", "token"),
-    "head_attention": ("step", "layer", "head", "group", "token"),
-    "matrix_steps": ("matrix_step",),
-    "matrix_layers": ("matrix_layer",),
-    "attention": ("matrix_step", "matrix_layer", "matrix_head", "row", "token"),
-    "queries": ("matrix_step", "matrix_layer", "query_head", "row", "dimension"),
-    "keys": ("matrix_step", "matrix_layer", "kv_head", "token", "dimension"),
-}
-"""The axis names of every array a trace may hold."""
-
-_KEPT_BY = {
-    "group_attention": "groups",
-    "head_attention": "heads",
-    **dict.fromkeys(("matrix_steps", "matrix_layers", "attention", "queries", "keys"), "matrices"),
-}
+ATTENTION = "attention"
+"""The mixer of a layer with softmax attention."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Trace:
     """One sample under one model; the token axis is the sample's own canvas, without pads.
 
-    A slot that commits at step s is still masked in the forward of step s and a token from s+1 on; a commit
-    step of -1 means that it was a token before the first step kept. At step t an ARM with P prompt tokens has
-    the rows 0..P+t-1.
+    A slot that commits at step s is still masked in the forward of step s and a token from s+1 on; `commit_step` is
+    its last commit, and -1 means that it was a token before the first step kept. At step t an ARM with P prompt tokens
+    has the rows 0..P+t-1.
     """
 
     model: str
@@ -73,23 +42,29 @@ class Trace:
     sampler: Mapping[str, Any]
     seed: int
     canvas: NDArray[np.int64]
-    prompt_length: int
+    slots: NDArray[np.int64]
+    """Positions of the answer on the canvas, ascending."""
     texts: tuple[str, ...] | None
     regions: tuple[Region, ...]
     marks: Mapping[str, NDArray[np.int64]]
     commit_step: NDArray[np.int64]
     confidence: NDArray[np.float32]
     qk_steps: tuple[int, ...]
-    keep: Keep
+    keep: str
     arrays: Mapping[str, NDArray[Any]]
+    edits: tuple[Mapping[str, Any], ...] = ()
+    """The edits of attention that it ran under, as plain data."""
+    mixers: tuple[str, ...] = ()
+    """The kind of mixer of each layer; empty: softmax attention everywhere."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """What the caller knows of the sample: `sample`, `task`, `condition`; copied, never interpreted."""
 
     def __getattr__(self, name: str) -> NDArray[Any]:
-        if name not in AXES:
+        if name.startswith("__") or name not in ARRAYS:
             raise AttributeError(f"a Trace has no attribute {name!r}")
         if name not in self.arrays:
-            with_keep = f" with keep={_KEPT_BY[name]!r}" if name in _KEPT_BY else ""
+            keep = ARRAYS[name].keep
+            with_keep = "" if keep == "compact" else f" with keep={keep!r}"
             raise UserError(f"{name!r} of the trace of {self.model!r} was not kept; trace again{with_keep}.")
         return self.arrays[name]
 
@@ -105,9 +80,9 @@ class Trace:
         return load_object(NOTEBOOK_VIEWS["Trace"])(self)
 
     def _size(self, axis: str) -> int:
-        for name, axes in AXES.items():
-            if axis in axes and name in self.arrays:
-                return array_shape(self.arrays, name)[axes.index(axis)]
+        for name in self.arrays:
+            if axis in ARRAYS[name].axes:
+                return array_shape(self.arrays, name)[ARRAYS[name].axes.index(axis)]
         raise UserError(f"No array of the trace of {self.model!r} has the axis {axis!r}; trace it again.")
 
     @property
@@ -124,6 +99,11 @@ class Trace:
     def heads(self) -> int:
         """How many query heads a layer has."""
         return self._size("head")
+
+    @property
+    def answer(self) -> NDArray[np.int64]:
+        """The tokens of the slots at the end."""
+        return self.canvas[self.slots]
 
     @property
     def texts_or_ids(self) -> tuple[str, ...]:
@@ -148,15 +128,18 @@ class Trace:
     @property
     def masked(self) -> NDArray[np.bool_]:
         """[step, answer] whether the slot is not yet a token in the forward of the step."""
+        if "state" in self.arrays:
+            return self.arrays["state"] == MASKED
         return self.commit_step[None, :] >= np.arange(self.steps)[:, None]
 
     @property
     def rows(self) -> NDArray[np.int64]:
         """[step] query rows of each forward: the whole canvas, or what an ARM has generated so far."""
-        if "group_rows" in self.arrays:
-            return self.arrays["group_rows"].sum(axis=1).astype(np.int64)
+        if "computed" in self.arrays:
+            first, stop = self.arrays["computed"].astype(np.int64).T
+            return stop - first
         if self.kind == "arm":
-            return self.prompt_length + np.arange(self.steps)
+            return len(self.canvas) - len(self.slots) + np.arange(self.steps)
         return np.full(self.steps, len(self.canvas), dtype=np.int64)
 
     @property
@@ -165,8 +148,7 @@ class Trace:
         seen = self.seen_by.astype(np.int64)[None]  # [1, layer, token]
         if self.kind != "arm":
             return np.broadcast_to(seen, (self.steps, *seen.shape[1:]))
-        rows = self.prompt_length + np.arange(self.steps)
-        left = rows[:, None] - np.arange(len(self.canvas))  # [step, token]
+        left = self.rows[:, None] - np.arange(len(self.canvas))  # [step, token]
         return np.clip(np.minimum(seen, left[:, None, :]), 0, None)
 
     @property
@@ -229,25 +211,9 @@ class Trace:
             "commit_step": ("answer", self.commit_step),
             "confidence": ("answer", self.confidence),
         }
-        variables = {name: (AXES[name], values) for name, values in self.arrays.items()}
+        variables = {name: (ARRAYS[name].axes, values) for name, values in self.arrays.items()}
         attributes = {name: getattr(self, name) for name in ("model", "family", "kind", "visibility")}
         return xarray.Dataset(variables, coordinates, attributes)
-
-
-def check_kept(
-    keep: str, steps: Sequence[int] | None, step_count: int, layers: Sequence[int] | None, layer_count: int
-) -> None:
-    """`keep` is a word of `Keep`, and the steps and layers whose matrices are asked for are there to be had."""
-    if keep not in get_args(Keep):
-        raise UserError(f"keep={keep!r} should be one of {', '.join(get_args(Keep))}")
-    for name, wanted, count in (("matrix_steps", steps, step_count), ("matrix_layers", layers, layer_count)):
-        if wanted is None:
-            continue
-        if keep != "matrices":
-            raise UserError(f"{name} says which matrices to keep: give it with keep='matrices'")
-        outside = [one for one in wanted if not isinstance(one, int | np.integer) or not 0 <= one < count]
-        if outside or not len(wanted):
-            raise UserError(f"{name}={list(wanted)!r} should be whole numbers from 0 to {count - 1}")
 
 
 def array_shape(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[int, ...]:
@@ -258,12 +224,11 @@ def array_shape(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[int, ...
 
 def _problems(trace: Trace):
     """Sentences about parts that do not fit, most basic first."""
-    tokens = len(trace.canvas)
-    answer = tokens - trace.prompt_length
+    tokens, answer = len(trace.canvas), len(trace.slots)
     if trace.kind not in ("mdm", "arm"):
         yield f"its kind is {trace.kind!r}, neither 'mdm' nor 'arm'"
-    if answer < 0:
-        yield f"a prompt of {trace.prompt_length} tokens is longer than the canvas of {tokens}"
+    if answer and (trace.slots[0] < 0 or trace.slots[-1] >= tokens or (np.diff(trace.slots) <= 0).any()):
+        yield f"its slots are not ascending positions on a canvas of {tokens} tokens"
     for name, values in (("commit_step", trace.commit_step), ("confidence", trace.confidence)):
         if values.shape != (answer,):
             yield f"{name} has shape {values.shape} for {answer} answer tokens"
@@ -293,15 +258,17 @@ def _shape_problems(trace: Trace, sizes: dict[str, int]):
         "group": len(trace.group_labels),
         "column": len(trace.column_labels),
         "qk_step": len(trace.qk_steps),
+        "bound": 2,
+        **({"layer": len(trace.mixers)} if trace.mixers else {}),
     }
     for name in trace.arrays:
-        if name not in AXES:
+        if name not in ARRAYS:
             yield f"the array {name!r} is not one a trace may hold"
             continue
-        shape = array_shape(trace.arrays, name)
-        if len(shape) != len(AXES[name]):
-            yield f"{name} has {len(shape)} axes where {', '.join(AXES[name])} were expected"
+        shape, axes = array_shape(trace.arrays, name), ARRAYS[name].axes
+        if len(shape) != len(axes):
+            yield f"{name} has {len(shape)} axes where {', '.join(axes)} were expected"
             continue
-        for axis, size in zip(AXES[name], shape, strict=True):
+        for axis, size in zip(axes, shape, strict=True):
             if sizes.setdefault(axis, size) != size:
                 yield f"{name} has {size} entries along {axis!r} where {sizes[axis]} were expected"

@@ -100,5 +100,6 @@ def recover(model: Model, samples: Sequence[Sample]) -> Iterator[float]:
         if model.mask_id is not None:
             tokens[0, chosen] = model.mask_id
         with torch.inference_mode():
-            logits = model.score(tokens, torch.zeros(1, dtype=torch.long), torch.tensor([chosen]))
+            pads = torch.zeros(1, dtype=torch.long)
+            logits = model.forward(tokens, pads, model.rows(torch.tensor([chosen]), pads))
         yield float((logits[0].argmax(-1).cpu() == labels).float().mean())

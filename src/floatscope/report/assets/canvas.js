@@ -33,6 +33,7 @@
     constructor(data) {
       this.data = data;
       this.tokens = data.tokens.slice();
+      this.slots = new Map(data.slots.map((token, slot) => [token, slot]));
       this.commitStep = data.commit_step.slice();
       this.confidence = data.confidence.slice();
       this.special = new Set(data.special);
@@ -45,7 +46,7 @@
     push(step) {
       const number = this.steps.push(step) - 1;
       for (const [slot, text, confidence, kind] of step.commits || []) {
-        const token = this.data.prompt + slot;
+        const token = this.data.slots[slot];
         this.tokens[token] = text;
         if (kind === "special") this.special.add(token);
         if (kind === "glued") this.glued.add(token);
@@ -90,8 +91,8 @@
 
     // "token": was there before this step; "commits": becomes a token in it; "open": not yet.
     state(token, step) {
-      const slot = token - this.data.prompt;
-      if (slot < 0) return "token";
+      const slot = this.slots.get(token);
+      if (slot === undefined) return "token";
       const when = this.commitStep[slot];
       if (when === null || when === undefined || when > step) return "open";
       return when === step ? "commits" : "token";
@@ -106,7 +107,7 @@
     answer(step) {
       const { special, glued } = this;
       let text = "", open = false;
-      for (let token = this.data.prompt; token < this.tokens.length; token++) {
+      for (const token of this.data.slots) {
         if (this.state(token, step) === "open") {
           if (!open) text += " ▁";
           open = true;
@@ -190,8 +191,8 @@
           chip.tabIndex = -1;
           chip.classList.toggle("fs-template", frame);
           chip.classList.toggle("fs-marked", marked.has(token));
-          chip.classList.toggle("fs-slot", token >= data.prompt);
-          if (token >= data.prompt) chip.dataset.state = "open";
+          chip.classList.toggle("fs-slot", this.run.slots.has(token));
+          if (this.run.slots.has(token)) chip.dataset.state = "open";
           this.chips.push(chip);
         }
         if (frame) continue;
@@ -224,7 +225,7 @@
         chip.classList.toggle("fs-anchor", anchors.has(token));
         chip.classList.toggle("fs-special", run.special.has(token));
         chip.tabIndex = anchors.has(token) ? 0 : -1;
-        if (token >= run.data.prompt) {
+        if (run.slots.has(token)) {
           if (chip.dataset.state !== state) chip.dataset.state = state;
           if (chip.firstChild.textContent !== run.tokens[token]) chip.firstChild.textContent = run.tokens[token];
         }
@@ -301,10 +302,10 @@
       const value = run.received(this.at, this.layer, token);
       const state = run.state(token, this.at);
       const word = state === "open" ? (run.data.kind === "arm" ? "not yet written" : "masked slot") : run.tokens[token];
-      const slot = token - run.data.prompt;
+      const slot = run.slots.get(token);
       let text = ` · token ${token} · ${run.label(token)} · received ${percent(value)}`;
       if (run.isAnchor(this.at, this.layer, token)) text += " · anchor";
-      if (slot >= 0 && run.commitStep[slot] >= 0 && state !== "open") text += ` · committed at step ${run.commitStep[slot]} with ${percent(run.confidence[slot])}`;
+      if (run.commitStep[slot] >= 0 && state !== "open") text += ` · committed at step ${run.commitStep[slot]} with ${percent(run.confidence[slot])}`;
       this.readout.replaceChildren(make("b", "", null, word), text);
     }
   }

@@ -170,8 +170,9 @@
 
     point(token, panel) {
       // The other panel tells of the same token, where it has the same prompt.
-      const inPrompt = panel && token < panel.run.data.prompt;
-      const same = (other) => !panel || other === panel || (inPrompt && other.run.data.prompt === panel.run.data.prompt && other.run.tokens[token] === panel.run.tokens[token]);
+      const inPrompt = panel && !panel.run.slots.has(token);
+      const sameSlots = (other) => other.run.data.slots[0] === panel.run.data.slots[0];
+      const same = (other) => !panel || other === panel || (inPrompt && sameSlots(other) && other.run.tokens[token] === panel.run.tokens[token]);
       this.panels.forEach((other) => other.read(same(other) ? token : null));
       this.pointed = this.panels.every(same) ? token : null;
     }
