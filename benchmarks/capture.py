@@ -33,6 +33,7 @@ from floatscope.models.model import Model
 from floatscope.probe.attention import Geometry, Probe, probing
 from floatscope.probe.kernel import LayerStatistics, Workspace
 from floatscope.probe.recording import DenoisingRecorder, Plan
+from floatscope.traces import kept_arrays
 
 SLOTS = 32
 DOCUMENTS = 10
@@ -56,7 +57,9 @@ def plan(tokens: int) -> Plan:
     columns = torch.zeros(tokens, DOCUMENTS + 3)
     columns[torch.arange(prompt), region] = 1
     columns[prompt:, -1] = 1
-    return Plan(region, DOCUMENTS + 4, DOCUMENTS + 2, DOCUMENTS + 3, columns, "compact")
+    groups = torch.cat([region, torch.full((SLOTS,), DOCUMENTS + 3)])
+    slots, keep = torch.arange(prompt, tokens), kept_arrays("compact")
+    return Plan(groups, slots, DOCUMENTS + 4, DOCUMENTS + 2, DOCUMENTS + 3, columns, keep)
 
 
 def runner(model: Model, way: str, ids: torch.Tensor) -> Callable[[], Any]:
