@@ -435,7 +435,7 @@ def test_matrices_of_a_layer_asked_for():
     found = scenes(figure)
     assert [scene.title for scene in found] == ["q·k", "cos", "|q||k|"]
     for scene in found:  # each from the darkest to the brightest: their colours are their own
-        assert {"#440154", "#fde725"} <= {mark["fill"] for mark in scene.marks("rect")}
+        assert {"rgb(68, 1, 84)", "rgb(253, 231, 37)"} <= {mark["fill"] for mark in scene.marks("rect")}
     rows = int(trace.rows[-1])
     assert len(found[0].marks("rect")) == rows * (rows + 1) // 2  # pairs in sight of a causal model
     assert "layer 1, step" in json.dumps(figure.spec()) and "king" in figure.svg()
