@@ -11,6 +11,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from floatscope.analysis.results import CONTROLS
 from floatscope.analysis.token_text import plain_text
 
 Chart = Any
@@ -19,7 +20,6 @@ Plot = dict[str, Any]
 """A plot as Vega-Lite. Altair checks its layers; joined here, they are not copied by it at every step."""
 Where = Mapping[str, Any]
 """Which rows of a table a panel draws: a value for some columns."""
-CONTROLS = ("uniform", "random", "untrained")
 CARD, INK, MUTED, LINE, BED = "#ffffff", "#1f2328", "#5d6570", "#e4e0d8", "#f4f1ea"
 HEAT, CONTROL, ACCENT = "#e8590c", "#7b828c", "#b8430f"
 MODELS = ("#0072b2", "#00825f", "#b0457f", "#a86e00", "#6457a6", "#3a7d8c", "#7d5a3c", "#4f6d1f")
