@@ -30,7 +30,7 @@ class Options:
     """Settings that all analyses share."""
 
     detector: str = "zscore(3)"
-    """Anchor detector: zscore(k), top1, rulli(eps,scale), gu(eps) or soft(k,slope)."""
+    """What counts as an anchor: a detector by name, with its parameters or without."""
     normalisation: str = "rows"
     """Received attention over all rows ("rows") or over the rows that see the column ("visible")."""
     seed: int = 0
