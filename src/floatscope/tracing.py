@@ -176,12 +176,14 @@ class DenoisingTap:
             for plan, (fewest, most) in zip(plans, bounds, strict=True)
         ]
         self._workspace = Workspace()
+        self._index = -1
 
     def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:
         """Logits as the model gives them; the conditional pass is counted."""
         rows = self.model.rows(columns, batch.pads)
         if not conditional:
             return self.model.forward(batch.tokens, batch.pads, rows)
+        self._index += 1
         layouts: list[Layout | None] = []
         for sample, recorder in enumerate(self.recorders):
             masked = batch.state[sample] == MASKED
@@ -191,7 +193,7 @@ class DenoisingTap:
         def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
             self.recorders[sample].layer(layer, statistics, geometry)
 
-        with probing(Probe(batch.pads.tolist(), layouts, listen, self._workspace, edits=batch.edits)):
+        with probing(Probe(batch.pads.tolist(), layouts, listen, self._workspace, self._index, batch.edits)):
             return self.model.forward(batch.tokens, batch.pads, rows)
 
     def commit(self, step: Step) -> None:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["mdm", "arm"]
 Logits = Literal["same", "shifted", "next"]
-ATTENTION = "attention"
-"""The mixer of a layer with softmax attention."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
