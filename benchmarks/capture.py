@@ -79,7 +79,7 @@ def runner(model: Model, way: str, ids: torch.Tensor) -> Callable[[], Any]:
             def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
                 recorder.layer(layer, statistics, geometry)
 
-            with probing(Probe([0], [layout], listen, workspace)):
+            with probing(Probe([0], [layout], listen, model.layers, workspace)):
                 return model.forward(ids, none, slots)
 
         return probed

@@ -190,7 +190,7 @@ def received(model: Model, tokens: torch.Tensor) -> Any:
     def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
         found[layer] = statistics.group_sums.sum(1).mean(0) / length
 
-    with torch.inference_mode(), probing(Probe([0], [layout], listen)):
+    with torch.inference_mode(), probing(Probe([0], [layout], listen, model.layers)):
         model.forward(tokens, torch.zeros(1, dtype=torch.long), torch.tensor([[0]]))
     return torch.stack([found[layer] for layer in sorted(found)]).numpy()
 

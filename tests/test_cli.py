@@ -149,7 +149,7 @@ MISTAKES = {
     "unknown model": (["check", "nosuch"], "no model at 'nosuch'"),
     "unknown flag": (["families", "--verbose"], "--verbose"),
     "no question": (["trace", "CHECKPOINT", "--question", " ", "--out", "OUT"], "question is empty"),
-    "no document": (["trace", "CHECKPOINT", "--question", "a", "--doc", "no.txt", "--out", "OUT"], "cannot read"),
+    "no document": (["trace", "CHECKPOINT", "--question", "a", "--doc", "no.txt", "--out", "OUT"], "cannot be read"),
     "gold of nothing": (["trace", "CHECKPOINT", "--question", "a", "--gold", "2", "--out", "OUT"], "0 documents"),
     "folder missing": (["trace", "CHECKPOINT", "--question", "a", "--out", "no/t"], "in an existing folder"),
     "setting of another": (

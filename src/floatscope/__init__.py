@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from floatscope.models.model import Model
     from floatscope.models.visibility import Visibility
     from floatscope.qa import world
-    from floatscope.qa.prompts import build_prompt
+    from floatscope.qa.prompts import build_canvas, build_prompt
     from floatscope.qa.samples import Document, Sample
     from floatscope.traces import Trace, import_reference
     from floatscope.tracing import trace
@@ -53,6 +53,7 @@ _WHERE = {
     "Trace": "traces",
     "UserError": "errors",
     "Visibility": "models.visibility",
+    "build_canvas": "qa.prompts",
     "build_prompt": "qa.prompts",
     "check": "models.check",
     "generate": "decoding",
@@ -62,7 +63,7 @@ _WHERE = {
     "world": "qa",
 }
 
-NOTEBOOK_VIEWS["Trace"] = "floatscope.report.notebook:trace_html"
+NOTEBOOK_VIEWS["Trace"] = "floatscope.report.player:trace_html"
 
 __all__ = [  # noqa: RUF022  the order of the public API: load, decode, trace, ask, errors
     "load",
@@ -84,6 +85,7 @@ __all__ = [  # noqa: RUF022  the order of the public API: load, decode, trace, a
     "Document",
     "Prompt",
     "build_prompt",
+    "build_canvas",
     "world",
     "UserError",
 ]

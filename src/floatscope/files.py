@@ -101,18 +101,20 @@ def writable(path: str | Path) -> Path:
 def read_text(path: Path) -> str:
     """The text of a file."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # a byte order mark is no text
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
+    except ValueError as error:
+        raise UserError(f"{str(path)!r} is no path: {error}.") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object of a JSON file."""
     try:
         found = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # a number of thousands of digits too
         raise UserError(f"{path} is not valid JSON: {error}.") from error
     except RecursionError as error:
         raise UserError(f"{path} is not valid JSON: it is nested too deeply.") from error

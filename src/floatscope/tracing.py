@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from floatscope.canvas import MASKED
-from floatscope.decoding import AnyPrompt, Batch, Generation, Sampler, Step, fill, make_batch, read_prompts
+from floatscope.decoding import AnyPrompt, Batch, Generation, Sampler, Step, fill, make_batch, read_prompts, sampler_for
 from floatscope.errors import UserError
 from floatscope.models.model import Model
 from floatscope.probe.attention import Geometry, Probe, probing
@@ -88,7 +88,7 @@ def trace(
     on_received: sees every Step of an MDM with the attention received at it, an array [layer, token] per sample (of its
     last step, for one that has ended); an ARM's attention is known after its last step only.
     """
-    sampler = model.sampler() if sampler is None else sampler
+    sampler = sampler_for(model, sampler)
     wanted, single = read_prompts(prompts, getattr(model.config, "bos_token_id", None))
     known = metadata_of_samples({} if metadata is None else metadata, len(wanted))
     batch = make_batch(model, wanted, sampler, seeds)
@@ -182,7 +182,7 @@ class DenoisingTap:
         """Logits as the model gives them; the conditional pass is counted."""
         rows = self.model.rows(columns, batch.pads)
         if not conditional:
-            return self.model.forward(batch.tokens, batch.pads, rows)
+            return self.model.score(batch, columns, conditional)
         self._index += 1
         layouts: list[Layout | None] = []
         for sample, recorder in enumerate(self.recorders):
@@ -193,8 +193,9 @@ class DenoisingTap:
         def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
             self.recorders[sample].layer(layer, statistics, geometry)
 
-        with probing(Probe(batch.pads.tolist(), layouts, listen, self._workspace, self._index, batch.edits)):
-            return self.model.forward(batch.tokens, batch.pads, rows)
+        layers, workspace = self.model.layers, self._workspace
+        with probing(Probe(batch.pads.tolist(), layouts, listen, layers, workspace, self._index, batch.edits)):
+            return self.model.score(batch, columns)
 
     def commit(self, step: Step) -> None:
         """After a step: keep the rows whose slots became tokens."""
@@ -221,6 +222,7 @@ def record_finished(
         recorders[sample].layer(layer, statistics, geometry)
 
     last = torch.full((len(tokens), 1), width - 1)
-    with torch.inference_mode(), probing(Probe(pads, [recorder.layout() for recorder in recorders], listen)):
+    probe = Probe(pads, [recorder.layout() for recorder in recorders], listen, model.layers)
+    with torch.inference_mode(), probing(probe):
         model.forward(tokens, torch.tensor(pads), last)
     return [recorder.finish() for recorder in recorders]

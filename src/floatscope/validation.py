@@ -61,7 +61,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
         return tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits too
         raise UserError(f"{path} is not valid TOML: {error}.") from error
 
 

@@ -1,11 +1,15 @@
 """Absorption: sums over columns of full matrices."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from floatscope.analysis.absorption import absorption
+from floatscope.analysis import analyze
 from floatscope.analysis.results import Controls, Options
 from tests.traces.full_matrices import constant_rows, full_run, peaked, to_trace
+
+absorption = partial(analyze, "absorption")
 
 
 @pytest.mark.parametrize("kind", ["mdm", "arm"])

@@ -1,13 +1,17 @@
 """Compat: the published computations written out again, and where they differ from the exact ones."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
 
-from floatscope.analysis.compat import compat, pooled_rollout, retokenised
+from floatscope.analysis import analyze
+from floatscope.analysis.compat import pooled_rollout, retokenised
 from floatscope.analysis.flow import region_rollout
 from tests.traces.full_matrices import constant_rows, full_run, peaked, to_trace
+
+compat = partial(analyze, "compat")
 
 
 def with_matrices(run):
@@ -91,7 +95,7 @@ def test_rollout_on_row_normalised_sums_equals_ours_on_a_partition():
     trace = to_trace(run)
     attention = run.attention[-1].mean(axis=1)
     ours = region_rollout(trace.region_matrix().mean(axis=2)[-1])
-    np.testing.assert_allclose(pooled_rollout(attention, list(run.regions), list(trace.region_labels)), ours, atol=1e-5)
+    np.testing.assert_allclose(pooled_rollout(attention, run.regions), ours, atol=1e-5)
 
 
 def test_regions_off_by_one_change_the_flow():

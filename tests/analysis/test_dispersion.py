@@ -1,20 +1,25 @@
 """Dispersion: evident truths and a second computation."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from floatscope.analysis.dispersion import dispersion, trace_dispersion
+from floatscope.analysis import Options, analyze
+from floatscope.analysis.dispersion import trace_dispersion
 from tests.traces.full_matrices import constant_rows, full_run, to_trace, uniform_attention
+
+dispersion = partial(analyze, "dispersion")
 
 
 def test_even_and_concentrated_attention():
-    even = trace_dispersion(to_trace(uniform_attention(full_run(kind="mdm"))))
+    even = trace_dispersion(to_trace(uniform_attention(full_run(kind="mdm"))), Options())
     assert even["effective_share"] == pytest.approx(1, abs=1e-5)
     assert even["gini"] == pytest.approx(0, abs=1e-5)
     assert (even["anchors"] == 0).all()
     single = np.zeros((2, 1, 20))
     single[..., 3] = 1
-    found = trace_dispersion(to_trace(constant_rows(single)))
+    found = trace_dispersion(to_trace(constant_rows(single)), Options())
     assert found["effective_share"] == pytest.approx(1 / 20)
     assert found["gini"] == pytest.approx(19 / 20)
     assert found["top_share"] == pytest.approx(1)

@@ -3,11 +3,13 @@
 import polars as pl
 import pytest
 
-from floatscope.analysis.drawing import CONTROL, HEAT, INK, MODELS, arrange, cells, dots, ends_of, lines
+from floatscope.analysis.drawing import arrange, cells, dots, ends_of, lines
 from floatscope.analysis.figure import Figure
+from floatscope.analysis.palette import CONTROL, HEAT, INK, MODELS
 from tests.analysis.scenes import Scene, scenes
 
 BLUE, GREEN = MODELS[:2]
+DOCS = ["doc 1", "doc 2"]
 # Plots are 240 wide and 140 high; the ends of a line stand 6 from the sides: layer n of 0..2 is at 6 + 114 n.
 CURVES = pl.DataFrame(
     {
@@ -118,7 +120,7 @@ def test_cells_are_not_transposed_and_marks_stand_on_theirs():
             "gold": [True, False, False, True, False, False],
         }
     )
-    panel = cells(table, "t", {}, "to", "at", ["doc 1", "doc 2"], ["doc 1", "doc 2", "none"], 0.4, mark="datum.gold")
+    panel = cells(table, "t", {}, ("to", None, DOCS), ("at", None, [*DOCS, "none"]), 0.4, mark="datum.gold")
     scene = drawn(panel, table)
     assert scene.labels == {"x": ["doc 1", "doc 2"], "y": ["doc 1", "doc 2", "none"]}
     found = {(mark["x"] > 26, round(mark["y"] / 26)): mark["opacity"] for mark in scene.marks("rect", fill=HEAT)}
@@ -131,9 +133,9 @@ def test_cells_are_not_transposed_and_marks_stand_on_theirs():
     }
     (left, upper), (right, lower) = scene.places("symbol", shape="diamond", stroke=INK)
     assert left < 26 < right < 52 and upper < 26 < lower < 52
-    faint = drawn(cells(table, "t", {}, "to", "at", ["doc 1", "doc 2"], ["doc 1"], 0.4, faint=True), table)
+    faint = drawn(cells(table, "t", {}, ("to", None, DOCS), ("at", None, DOCS[:1]), 0.4, faint=True), table)
     assert {mark["fill"] for mark in faint.marks("rect")} == {CONTROL}
-    rooted = drawn(cells(table, "t", {}, "to", "at", ["doc 1"], ["doc 1"], 0.4, root=True), table)
+    rooted = drawn(cells(table, "t", {}, ("to", None, DOCS[:1]), ("at", None, DOCS[:1]), 0.4, root=True), table)
     assert rooted.marks("rect")[0]["opacity"] == pytest.approx(0.5)
 
 

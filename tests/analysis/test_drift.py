@@ -1,20 +1,25 @@
 """Drift: evident truths, and each measure again in a few lines."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.stats import spearmanr, wasserstein_distance
 
-from floatscope.analysis.drift import MEASURES, drift, temporal_heatmap, trace_drift
+from floatscope.analysis import analyze
+from floatscope.analysis.drift import MEASURES, temporal_heatmap, trace_drift
 from floatscope.analysis.results import Options
 from floatscope.errors import UserError
 from tests.traces.full_matrices import constant_rows, full_run, peaked, to_trace
+
+drift = partial(analyze, "drift")
 
 TOKENS = 40
 
 
 def moving(positions) -> dict[str, float]:
     path = np.array(positions)[:, None]
-    measures = trace_drift(to_trace(constant_rows(peaked(path, TOKENS))))
+    measures = trace_drift(to_trace(constant_rows(peaked(path, TOKENS))), Options())
     return {name: float(values[0]) for name, values in measures.items()}
 
 
@@ -84,7 +89,7 @@ def test_table_has_its_controls():
     result = drift(traces, Options(detector="zscore(1)"))
     assert set(result.table["measure"]) == set(MEASURES)
     row = result.table.filter(measure="wasserstein", layer=1).row(0, named=True)
-    by_hand = [float(trace_drift(t)["wasserstein"][1]) for t in traces]
+    by_hand = [float(trace_drift(t, Options())["wasserstein"][1]) for t in traces]
     assert row["value"] == pytest.approx(np.mean(by_hand), rel=1e-5)
     assert min(by_hand) <= row["low"] <= row["value"] <= row["high"] <= max(by_hand)
     assert row["uniform"] == pytest.approx(0, abs=1e-6)
@@ -109,12 +114,12 @@ def test_one_step_is_null_with_a_sentence():
 def test_heatmap_rows():
     run = constant_rows(peaked(np.array([[3], [5]]), TOKENS))
     trace = to_trace(run)
-    table = temporal_heatmap(trace, layer=-1)
+    table = temporal_heatmap(trace, -1, Options())
     assert table.height == 2 * TOKENS
     assert table.filter(anchor=True).select("step", "position").rows() == [(0, 3), (1, 5)]
     committed = {(int(s), trace.slots[0] + n) for n, s in enumerate(trace.commit_step)}
     assert set(table.filter(commits=True).select("step", "position").rows()) == committed
-    arm = temporal_heatmap(to_trace(full_run(kind="arm")), layer=0)
+    arm = temporal_heatmap(to_trace(full_run(kind="arm")), 0, Options())
     assert arm.filter(step=0)["position"].max() == 10
     with pytest.raises(UserError, match="no layer 9"):
-        temporal_heatmap(trace, layer=9)
+        temporal_heatmap(trace, 9, Options())

@@ -10,9 +10,8 @@ import polars as pl
 import pytest
 
 from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze, draw, draw_traces
-from floatscope.analysis.drawing import ACCENT, CARD, CONTROL, DARK, HEAT, INK, MODELS
-from floatscope.analysis.figure import Figure, in_theme
-from floatscope.analysis.findings import by_model, interval_text, number_text, rows_by_model, sentence
+from floatscope.analysis.figure import Figure, by_model, in_theme, interval_text, number_text, rows_by_model, sentence
+from floatscope.analysis.palette import ACCENT, CARD, CONTROL, DARK, HEAT, INK, MODELS
 from floatscope.errors import UserError
 from tests.analysis.scenes import scenes
 from tests.traces.full_matrices import full_run, to_trace

@@ -1,11 +1,16 @@
 """Flow: region matrices and rollouts again from full matrices; known answers; token rollout is another thing."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from floatscope.analysis.flow import flow, gold_label, per_token, region_rollout
+from floatscope.analysis import analyze
+from floatscope.analysis.flow import gold_label, per_token, region_rollout
 from floatscope.errors import UserError
 from tests.traces.full_matrices import full_run, to_trace, uniform_attention
+
+flow = partial(analyze, "flow")
 
 
 def pooled(run, step: int, layer: int, labels: list[str]) -> np.ndarray:

@@ -1,16 +1,21 @@
 """QK: advantages again from full products, parts that add up, heatmaps."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
 
-from floatscope.analysis.qk import MEASURES, qk, qk_heatmaps
+from floatscope.analysis import analyze
+from floatscope.analysis.qk import qk_heatmaps
 from floatscope.analysis.results import Options
 from floatscope.errors import UserError
 from tests.traces.full_matrices import full_run, to_trace, visible_pairs
 
+qk = partial(analyze, "qk")
+
 OPTIONS = Options(detector="zscore(1)")
+MEASURES = ("qk", "cos", "norm", "angle_part", "norm_part", "interaction_part")
 
 
 @pytest.mark.parametrize(
@@ -109,29 +114,26 @@ def with_matrices(run, layers=(1,)):
 
 def test_heatmaps():
     run = full_run(kind="arm")
-    table = qk_heatmaps(with_matrices(run), layer=1, head=3)
-    q, k = run.queries[-1][1, 3], run.keys[-1][1, 1]
+    table = qk_heatmaps(with_matrices(run), 1, Options())
+    pairs = [(run.queries[-1][1, head][5], run.keys[-1][1, head // 2][2]) for head in range(4)]
+    lengths = [np.linalg.norm(q) * np.linalg.norm(k) for q, k in pairs]
     row = table.filter(row=5, token=2).row(0, named=True)
-    assert row["qk"] == pytest.approx(q[5] @ k[2], rel=1e-4)
-    assert row["cos"] == pytest.approx(q[5] @ k[2] / np.linalg.norm(q[5]) / np.linalg.norm(k[2]), rel=1e-4)
+    assert row["qk"] == pytest.approx(np.mean([q @ k for q, k in pairs]), rel=1e-3)
+    assert row["norm"] == pytest.approx(np.mean(lengths), rel=1e-3)
+    cosines = [q @ k / length for (q, k), length in zip(pairs, lengths, strict=True)]
+    assert row["cos"] == pytest.approx(np.mean(cosines), rel=1e-3)
     assert table.filter(row=2, token=5)["qk"][0] is None
-    mean = qk_heatmaps(with_matrices(run), layer=1).filter(row=5, token=2)["qk"][0]
-    assert mean == pytest.approx(
-        np.mean([run.queries[-1][1, h][5] @ run.keys[-1][1, h // 2][2] for h in range(4)]), rel=1e-3
-    )
     assert table.filter(token=9, row=12)["text"][0] == " king" and table["model"][0] == "tiny-arm"
-    assert qk_heatmaps(with_matrices(run, layers=(2,)), layer=-1)["layer"][0] == 2
-    with pytest.raises(UserError, match="no head 4"):
-        qk_heatmaps(with_matrices(run), layer=1, head=4)
+    assert qk_heatmaps(with_matrices(run, layers=(2,)), -1, Options())["layer"][0] == 2
     with pytest.raises(UserError, match="none of layer 0"):
-        qk_heatmaps(with_matrices(run), layer=0)
+        qk_heatmaps(with_matrices(run), 0, Options())
     with pytest.raises(UserError, match="keep='matrices'"):
-        qk_heatmaps(to_trace(run), layer=0)
+        qk_heatmaps(to_trace(run), 0, Options())
 
 
 def test_heatmaps_hide_what_no_row_sees():
     run = full_run(visibility="block_causal(4)")
-    table = qk_heatmaps(with_matrices(run), layer=1)
+    table = qk_heatmaps(with_matrices(run), 1, Options())
     hidden = table.filter(table["qk"].is_null())
     assert set(hidden.select("row", "token").rows()) == {
         (i, j) for i in range(15) for j in range(15) if j // 4 > i // 4

@@ -1,12 +1,16 @@
 """Query state: means over masked and committed rows of full matrices."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from floatscope.analysis.query_state import query_state
+from floatscope.analysis import analyze
 from floatscope.analysis.token_classes import CLASSES, step_classes
 from floatscope.errors import UserError
 from tests.traces.full_matrices import full_run, row_groups, to_trace
+
+query_state = partial(analyze, "query_state")
 
 
 def test_states_on_full_matrices():

@@ -1,12 +1,16 @@
 """Retrieval heads: scores by hand on full matrices, calibration, stability, refusals."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from floatscope.analysis import analyze
 from floatscope.analysis.results import Controls
-from floatscope.analysis.retrieval_heads import retrieval_heads
 from floatscope.errors import UserError
 from tests.traces.full_matrices import committing_row, full_run, to_trace, visible_pairs
+
+retrieval_heads = partial(analyze, "retrieval_heads")
 
 EVIDENCE, GOLD = [9, 10], [10]
 

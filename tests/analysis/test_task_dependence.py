@@ -1,11 +1,15 @@
 """Task dependence: tasks whose anchors differ, tasks whose anchors do not, and the distances by hand."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from floatscope.analysis.task_dependence import task_dependence
+from floatscope.analysis import analyze
 from floatscope.errors import UserError
 from tests.traces.full_matrices import constant_rows, peaked, to_trace
+
+task_dependence = partial(analyze, "task_dependence")
 
 
 def sample(position: int, task: str, seed: int):

@@ -1,12 +1,17 @@
 """Token classes: shares by hand, the four shares sum to 1, and the shallow/deep test on an evident case."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from floatscope.analysis import analyze
 from floatscope.analysis.results import Options
-from floatscope.analysis.token_classes import CLASSES, step_classes, token_classes
+from floatscope.analysis.token_classes import CLASSES, step_classes
 from floatscope.errors import UserError
 from tests.traces.full_matrices import TEXTS, constant_rows, full_run, peaked, to_trace
+
+token_classes = partial(analyze, "token_classes")
 
 BY_HAND = {
     "<s>": "special",

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 SAMPLERS = {
     "twin-llada": fs.LLaDASampler(steps=4, length=4),
     "twin-arm": fs.AutoregressiveSampler(length=4),
-    "twin-dream": fs.DreamSampler(steps=4, length=4, alg="entropy"),
+    "twin-dream": fs.DreamSampler(steps=4, length=4, alg="entropy", top_k=50, mask_is_candidate=True),
 }
 SAMPLE = World(0).samples("rag", 1, documents=3, seed=7)[0]
 

@@ -12,8 +12,8 @@ from playwright.sync_api import expect
 
 from floatscope.analysis import draw
 from floatscope.analysis.anchors import detect
-from floatscope.analysis.drawing import DARK
-from floatscope.analysis.drawing import MODELS as COLOURS
+from floatscope.analysis.palette import DARK
+from floatscope.analysis.palette import MODELS as COLOURS
 from floatscope.report.page import build_page, figure_page
 from floatscope.report.player import asset, player_data, run_data, script_json
 from tests.browser.conftest import TWINS, Opener, eventually

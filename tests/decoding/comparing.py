@@ -32,6 +32,12 @@ def assert_same_steps(batch: Batch, steps: Sequence[Step], sample: int, expected
         assert not step.committed[sample].any()
 
 
+def assert_same_canvases(batch: Batch, steps: Sequence[Step], sample: int, expected: Sequence[Sequence[int]]) -> None:
+    """Same number of steps, and after each the same canvas."""
+    own = [step.canvas[sample, batch.pads[sample] :].tolist() for step in steps if step.active[sample]]
+    assert own == [list(canvas) for canvas in expected]
+
+
 def assert_each_slot_once(steps: Sequence[Step]) -> None:
     """Every slot of every sample commits at exactly one step, and the steps' canvases agree with that."""
     assert (torch.stack([step.committed for step in steps]).sum(dim=0) == 1).all()

@@ -28,9 +28,10 @@ def softmax(row: Row) -> Row:
     return weights / weights.sum()
 
 
-def without_mask(row: NDArray[np.floating]) -> Row:
+def without_mask(row: NDArray[np.floating], mask_is_candidate: bool = False) -> Row:
     clean = row.astype(np.float64)
-    clean[MASK] = -np.inf
+    if not mask_is_candidate:
+        clean[MASK] = -np.inf
     return clean
 
 
@@ -55,6 +56,7 @@ def llada(
     seed: int = 0,
     eos_ids: Sequence[int] = (),
     from_canvas: bool = False,
+    mask_is_candidate: bool = False,
 ) -> list[PlainStep]:
     stream = torch.Generator().manual_seed(seed)
     canvas = [*prompt, *[MASK] * length]
@@ -66,14 +68,14 @@ def llada(
         in_block = block_of.count(number)
         for step in range(steps_per_block):
             quota = in_block // steps_per_block + (1 if step < in_block % steps_per_block else 0)
-            masked = [s for s in range(length) if block_of[s] == number and canvas[len(prompt) + s] == MASK]
-            if not masked:
+            masked = [s for s in range(length) if block_of[s] <= number and canvas[len(prompt) + s] == MASK]
+            if not masked or not quota:
                 continue
             rows = logits(canvas).astype(np.float64)
             if cfg > 0:
                 bare = logits([*[MASK] * len(prompt), *canvas[len(prompt) :]]).astype(np.float64)
                 rows = bare + (cfg + 1) * (rows - bare)
-            clean = [without_mask(rows[len(prompt) + slot]) for slot in masked]
+            clean = [without_mask(rows[len(prompt) + slot], mask_is_candidate) for slot in masked]
             noisy = clean
             if temperature > 0:
                 noise = uniform(stream, len(masked), len(clean[0]))
@@ -119,6 +121,7 @@ def dream(
     hold_eos: bool = False,
     seed: int = 0,
     eos_ids: Sequence[int] = (),
+    mask_is_candidate: bool = False,
 ) -> list[PlainStep]:
     stream = torch.Generator().manual_seed(seed)
     canvas = [*prompt, *[MASK] * length]
@@ -134,7 +137,8 @@ def dream(
             chance = 1.0 if step == steps - 1 else float(share)
             draws = uniform(stream, len(masked))
             masked = [slot for slot, draw in zip(masked, draws, strict=True) if draw < chance]
-        rows = {slot: likely(without_mask(raw[len(prompt) + slot]), temperature, top_p, top_k) for slot in masked}
+        clean = {slot: without_mask(raw[len(prompt) + slot], mask_is_candidate) for slot in masked}
+        rows = {slot: likely(row, temperature, top_p, top_k) for slot, row in clean.items()}
         noise = np.zeros((len(masked), raw.shape[1]))
         if temperature > 0 and masked:
             noise = -np.log(-np.log(uniform(stream, len(masked), raw.shape[1])))
@@ -189,4 +193,30 @@ def threshold(
         for slot in commits:
             canvas[len(prompt) + slot] = tokens[slot]
         done.append(PlainStep(list(canvas), {slot: confidence[slot] for slot in commits}))
+    return done
+
+
+def fast_dllm(
+    logits: Logits, prompt: Sequence[int], length: int, threshold: float, block: int, small_block: int
+) -> list[list[int]]:
+    """Fast-dLLM v2: the first token of a block comes from the pass over the block before; then small blocks in turn,
+    each until it is full. The canvas after every step; blocks are counted from its first token."""
+    canvas = [*prompt, *[MASK] * length]
+    done = []
+    for start in range(0, len(canvas), block):
+        stop = min(start + block, len(canvas))
+        if start >= len(prompt):
+            canvas[start] = int(np.argmax(without_mask(logits(canvas)[start])))
+            done.append(list(canvas))
+        for left in range(start, stop, small_block):
+            right = min(left + small_block, stop)
+            while MASK in canvas[left:right]:
+                rows = logits(canvas)
+                places = [place for place in range(left, right) if canvas[place] == MASK]
+                best = {place: without_mask(rows[place]) for place in places}
+                sure = {place: float(softmax(row).max()) for place, row in best.items()}
+                for place in places:
+                    if sure[place] > threshold or place == max(places, key=lambda p: (sure[p], -p)):
+                        canvas[place] = int(np.argmax(best[place]))
+                done.append(list(canvas))
     return done

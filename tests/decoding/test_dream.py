@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from floatscope.decoding import DreamSampler
 from floatscope.errors import UserError
 from tests.decoding import plain_samplers
-from tests.decoding.comparing import assert_asks_only, assert_each_slot_once, assert_same_steps, run
-from tests.decoding.decoding_models import MASK, FormulaDenoiser, formula
+from tests.decoding.comparing import (
+    assert_asks_only,
+    assert_each_slot_once,
+    assert_same_canvases,
+    assert_same_steps,
+    run,
+)
+from tests.decoding.decoding_models import MASK, FormulaDenoiser, formula, likes_masks
 
 PROMPTS = st.lists(st.lists(st.integers(0, MASK - 1), min_size=1, max_size=7), min_size=1, max_size=3)
 
@@ -96,3 +102,29 @@ def test_alg_temp_samples_slots_from_the_softmax_of_confidences():
 def test_block_causal_models_are_refused():
     with pytest.raises(UserError, match=r"block-causal with blocks of 4: leave the sampler out"):
         run(FormulaDenoiser(formula(0), block=4), [[1]], DreamSampler(), [0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    prompts=PROMPTS,
+    steps=st.integers(1, 10),
+    length=st.integers(1, 9),
+    alg=st.sampled_from(["entropy", "origin", "maskgit_plus", "topk_margin"]),
+    temperature=st.sampled_from([0.0, 0.6]),
+    top_k=st.sampled_from([None, 3]),
+    seed=st.integers(0, 30),
+)
+def test_a_mask_token_that_is_a_candidate_leaves_its_slot_masked(prompts, steps, length, alg, temperature, top_k, seed):
+    denoiser = FormulaDenoiser(likes_masks(seed))
+    sampler = DreamSampler(steps, length, alg, temperature=temperature, top_k=top_k, mask_is_candidate=True)
+    seeds = [seed + number for number in range(len(prompts))]
+    batch, done = run(denoiser, prompts, sampler, seeds)
+    assert (torch.stack([step.committed for step in done]).sum(dim=0) == 1).all()
+    low, high = sampler.step_bounds(0, None)
+    for sample, prompt in enumerate(prompts):
+        expected = plain_samplers.dream(
+            denoiser.logits, prompt, steps, length, alg, temperature=temperature, top_k=top_k, seed=seeds[sample],
+            mask_is_candidate=True,
+        )  # fmt: skip
+        assert_same_canvases(batch, done, sample, [step.canvas for step in expected])
+        assert low <= len(expected) <= high

@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from floatscope.decoding import LLaDASampler
 from floatscope.errors import UserError
 from tests.decoding import plain_samplers
-from tests.decoding.comparing import assert_asks_only, assert_each_slot_once, assert_same_steps, run
-from tests.decoding.decoding_models import MASK, FormulaDenoiser, formula
+from tests.decoding.comparing import (
+    assert_asks_only,
+    assert_each_slot_once,
+    assert_same_canvases,
+    assert_same_steps,
+    run,
+)
+from tests.decoding.decoding_models import MASK, FormulaDenoiser, formula, likes_masks
 
 PROMPTS = st.lists(st.lists(st.integers(0, MASK - 1), min_size=1, max_size=7), min_size=1, max_size=3)
 
@@ -163,3 +169,27 @@ def test_logits_that_are_not_finite_stop_the_run(remasking):
 
     with pytest.raises(UserError, match="not finite at step 0 for sample 1"):
         run(FormulaDenoiser(overflow), [[1], [2]], LLaDASampler(4, 4, remasking=remasking), [0, 0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    prompts=PROMPTS,
+    block=st.integers(1, 4),
+    blocks=st.integers(1, 3),
+    steps_per_block=st.integers(1, 5),
+    remasking=st.sampled_from(["low_confidence", "random"]),
+    seed=st.integers(0, 30),
+)
+def test_a_mask_token_that_is_a_candidate_leaves_its_slot_masked(
+    prompts, block, blocks, steps_per_block, remasking, seed
+):
+    length, steps = block * blocks, blocks * steps_per_block
+    denoiser = FormulaDenoiser(likes_masks(seed))
+    sampler = LLaDASampler(steps, length, block, remasking=remasking, mask_is_candidate=True)
+    batch, done = run(denoiser, prompts, sampler, [seed] * len(prompts))
+    assert (torch.stack([step.committed for step in done]).sum(dim=0) == 1).all()
+    for sample, prompt in enumerate(prompts):
+        expected = plain_samplers.llada(
+            denoiser.logits, prompt, steps, length, block, remasking=remasking, seed=seed, mask_is_candidate=True
+        )
+        assert_same_canvases(batch, done, sample, [step.canvas for step in expected])

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from floatscope.decoding import ThresholdSampler
 from floatscope.errors import UserError
 from tests.decoding import plain_samplers
-from tests.decoding.comparing import assert_asks_only, assert_each_slot_once, assert_same_steps, run
+from tests.decoding.comparing import (
+    assert_asks_only,
+    assert_each_slot_once,
+    assert_same_canvases,
+    assert_same_steps,
+    run,
+)
 from tests.decoding.decoding_models import MASK, FormulaDenoiser, formula
 
 PROMPTS = st.lists(st.lists(st.integers(0, MASK - 1), min_size=1, max_size=7), min_size=1, max_size=3)
@@ -76,3 +82,30 @@ def test_ties_of_the_surest_go_to_the_lowest_position():
 def test_another_block_than_the_family_s_is_refused():
     with pytest.raises(UserError, match="block-causal with blocks of 4"):
         run(FormulaDenoiser(formula(0), block=4), [[1]], ThresholdSampler(length=8, block=2), [0])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    prompts=PROMPTS,
+    small=st.integers(1, 3),
+    parts=st.integers(1, 3),
+    blocks=st.integers(1, 3),
+    threshold=st.sampled_from([0.2, 0.4, 0.6, 0.9]),
+    seed=st.integers(0, 20),
+)
+def test_small_blocks_with_the_first_slot_alone_are_fast_dllm_s_way(prompts, small, parts, blocks, threshold, seed):
+    block = small * parts
+    denoiser = FormulaDenoiser(formula(seed, scale=1.0), block=block)
+    sampler = ThresholdSampler(block * blocks, threshold, small_block=small, first_alone=True)
+    batch, done = run(denoiser, prompts, sampler, [0] * len(prompts))
+    assert_each_slot_once(done)
+    for sample, prompt in enumerate(prompts):
+        expected = plain_samplers.fast_dllm(denoiser.logits, prompt, block * blocks, threshold, block, small)
+        assert_same_canvases(batch, done, sample, expected)
+        low, high = sampler.step_bounds(len(prompt), block)
+        assert low <= len(expected) <= high
+
+
+def test_a_small_block_that_does_not_divide_its_block_is_refused():
+    with pytest.raises(UserError, match="small_block=3 does not divide blocks of 4 slots"):
+        run(FormulaDenoiser(formula(0), block=4), [[1]], ThresholdSampler(length=8, small_block=3), [0])

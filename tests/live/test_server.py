@@ -34,8 +34,8 @@ REQUEST = {
     "seed": 3,
 }
 SAMPLERS = {
-    "twin-llada": fs.LLaDASampler(steps=6, length=6, seed=3),
-    "twin-dream": fs.DreamSampler(steps=6, length=6, seed=3, alg="entropy"),
+    "twin-llada": fs.LLaDASampler(steps=6, length=6, seed=3, mask_is_candidate=True),
+    "twin-dream": fs.DreamSampler(steps=6, length=6, seed=3, alg="entropy", top_k=50, mask_is_candidate=True),
     "twin-arm": fs.AutoregressiveSampler(length=6, seed=3),
 }
 

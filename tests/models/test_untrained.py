@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from floatscope.models.loading import load
-from floatscope.models.untrained import load_untrained, randomise
+from floatscope.models.loading import load, load_untrained, randomise
 from tests.tiny_models import tiny_model
 
 

@@ -42,7 +42,6 @@ def test_documents_of_samples_come_once_and_lose_their_gold() -> None:
     gold, other = Document("g", "gold", gold=True), Document("o", "other")
     samples = [Sample("1", "q", ("a",), (other, gold)), Sample("2", "q", ("a",), (Document("g", "gold"),))]
     assert documents_of(samples) == (other, Document("g", "gold"))
-    assert documents_of(samples, gold_only=True) == (Document("g", "gold"),)
 
 
 def test_hash_follows_content_order_and_settings() -> None:

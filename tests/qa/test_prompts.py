@@ -1,5 +1,6 @@
 """Prompts: regions partition the tokens, and each token lies where its characters lie, for every kind of tokenizer."""
 
+import unicodedata
 from collections import Counter
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from floatscope.canvas import positions, with_answer
 from floatscope.errors import UserError
-from floatscope.qa.prompts import build_prompt
+from floatscope.qa.prompts import build_canvas, build_prompt, cut_text, shares
 from floatscope.qa.samples import Document
 from floatscope.qa.templates import parse_template, read_template
 from floatscope.qa.world.vocabulary import make_tokenizer
@@ -305,3 +306,60 @@ def test_the_papers_prompts_label_only_the_documents_and_the_question(family):
             for label in ("query", "doc 1", "doc 2")
         }
         assert read == {"query": "Who, where?", "doc 1": "First text.", "doc 2": "Second text."}
+
+
+@given(st.lists(st.integers(0, 30), max_size=6), st.integers(0, 120))
+def test_shares_are_those_of_taking_from_the_longest_one_by_one(sizes, room):
+    left = list(sizes)
+    while sum(left) > room:
+        longest = max(left)
+        last = max(place for place, size in enumerate(left) if size == longest)
+        left[last] -= 1
+    assert shares(sizes, room) == left
+
+
+@given(st.lists(st.sampled_from(["e\u0301", "👩‍🚀", "👍🏽", "a", " ", "ก็", "שָׁ"]), max_size=8), st.integers(0, 20))
+def test_a_cut_never_parts_a_character_from_its_marks(characters, stop):
+    text = "".join(characters)
+    cut = cut_text(text, stop)
+    assert text.startswith(cut)
+    assert len(cut) <= stop
+    assert cut == cut.rstrip()
+    whole = ["".join(characters[:count]).rstrip() for count in range(len(characters) + 1)]
+    assert cut in whole
+    assert not any(unicodedata.category(character).startswith("M") for character in cut[:1])
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_sentences_are_runs_of_tokens_that_say_them(name):
+    tokenizer = TOKENIZERS[name]
+    documents = [Document("Title", "Ada fell. Bob rose! Then e.g. he sat.\n(Cy left.) Last"), Document("", "One only")]
+    prompt = build_prompt(tokenizer, "Who fell?", documents, raw=True)
+    said = {"doc 1": ["Ada fell.", "Bob rose!", "Then e.g. he sat.", "(Cy left.)", "Last"], "doc 2": ["One only"]}
+    wanted = [(label, text) for label, texts in said.items() for text in texts]
+    assert len(prompt.sentences) == len(wanted)
+    for span, (label, text) in zip(prompt.sentences, wanted, strict=True):
+        assert span.label == label
+        told = tokenizer.decode(prompt.ids[span.start : span.stop])
+        letters = [c for c in unicodedata.normalize("NFKC", told).lower() if c.isalnum()]
+        assert letters == [c for c in text.lower() if c.isalnum()] or "[UNK]" in told or "<unk>" in told
+
+
+def test_a_canvas_has_its_slots_between_two_texts():
+    tokenizer = make_tokenizer()
+    words = [token for token in tokenizer.get_vocab() if token.isalpha()][:3]
+    ids = tokenizer.convert_tokens_to_ids(words)
+    bos = tokenizer.bos_token_id
+    middle = build_canvas(" ".join(words[:2]), 3, words[2], tokenizer=tokenizer)
+    assert middle.ids.tolist() == [bos, *ids[:2], 0, 0, 0, ids[2]] and middle.slots.tolist() == [3, 4, 5]
+    assert [(r.label, r.start, r.stop) for r in middle.regions] == [
+        ("bos", 0, 1), ("before", 1, 3), ("answer", 3, 6), ("after", 6, 7),
+    ]  # fmt: skip
+    left = build_canvas([], 2, ids)
+    assert left.ids.tolist() == [0, 0, *ids] and left.slots.tolist() == [0, 1]
+    right = build_canvas(ids, 2)
+    assert right.ids.tolist() == [*ids, 0, 0] and right.slots.tolist() == [3, 4]
+    with pytest.raises(UserError, match="give the tokenizer too"):
+        build_canvas("text", 2)
+    with pytest.raises(UserError, match="at least one answer slot"):
+        build_canvas(ids, 0)

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from floatscope.errors import UserError
-from floatscope.qa.readers import SHAPES, Skipped, read_samples
-from floatscope.qa.readers.shape import Shape
+from floatscope.qa.readers import SHAPES, Shape, WrongRecord, read_samples
 from floatscope.qa.samples import Document, Sample
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -256,7 +255,7 @@ def test_wrong_line_is_fatal_or_skipped_with_its_number(line: str, tmp_path: Pat
     with pytest.raises(UserError, match=r"a\.jsonl, line 3: ") as caught:
         list(read_samples(path))
     assert WRONG_LINES[line] in str(caught.value)
-    skipped: list[Skipped] = []
+    skipped: list[WrongRecord] = []
     assert [sample.id for sample in read_samples(path, on_error="skip", skipped=skipped)] == ["q0", "q1"]
     assert [(entry.source, entry.place) for entry in skipped] == [("a.jsonl", "line 3")]
     with pytest.warns(UserWarning, match="line 3"):
@@ -267,7 +266,7 @@ def test_wrong_first_line_is_skipped_too(tmp_path: Path) -> None:
     for suffix in ("jsonl", "json"):
         path = tmp_path / f"a.{suffix}"
         path.write_text('{"id": "x", \n' + json.dumps(question(1)))
-        skipped: list[Skipped] = []
+        skipped: list[WrongRecord] = []
         assert [sample.id for sample in read_samples(path, on_error="skip", skipped=skipped)] == ["q1"]
         assert [entry.place for entry in skipped] == ["line 1"]
 
@@ -281,7 +280,7 @@ def test_wrong_question_of_an_article_leaves_its_neighbours(tmp_path: Path) -> N
     ]
     path = tmp_path / "squad.json"
     path.write_text(json.dumps({"data": [{"title": "T", "paragraphs": [{"context": "C", "qas": questions}]}]}))
-    skipped: list[Skipped] = []
+    skipped: list[WrongRecord] = []
     assert [sample.id for sample in read_samples(path, on_error="skip", skipped=skipped)] == ["a", "d"]
     assert [entry.place for entry in skipped] == ["item 1, question 2", "item 1, question 3"]
 

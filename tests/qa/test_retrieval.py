@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floatscope.errors import UserError
-from floatscope.qa.dense import DenseRetriever
 from floatscope.qa.metrics import mentions
 from floatscope.qa.retrieval import (
     BM25Retriever,
-    ScoringRetriever,
+    DenseRetriever,
+    Retriever,
     attach,
     find_distractors,
     mark_gold,
@@ -70,20 +70,19 @@ def test_search_ranks_excludes_and_ends_with_the_corpus() -> None:
     retriever = BM25Retriever(CORPUS)
     expected = np.argsort(-np.array(bm25_by_hand("north shaft copper mine")), kind="stable")
     hits = retriever.search("north shaft copper mine", 5)
-    assert [hit.index for hit in hits] == expected.tolist()
-    assert [hit.document for hit in hits] == [CORPUS[index] for index in expected]
+    assert hits == [CORPUS[index] for index in expected]
     without = retriever.search("north shaft copper mine", 2, exclude=lambda document: "shaft" in document.text)
-    assert [hit.index for hit in without] == [index for index in expected if "shaft" not in CORPUS[index].text][:2]
+    assert without == [CORPUS[index] for index in expected if "shaft" not in CORPUS[index].text][:2]
     assert len(retriever.search("copper", 99)) == 5
     assert retriever.search("copper", 99, exclude=lambda document: True) == []
 
 
 @pytest.mark.parametrize("question", ["", "the of", "zebra", "?!", "É"])
 def test_questions_without_a_known_word_get_documents_in_corpus_order(question: str) -> None:
-    assert [hit.index for hit in BM25Retriever(CORPUS).search(question, 3)] == [0, 1, 2]
+    assert BM25Retriever(CORPUS).search(question, 3) == list(CORPUS[:3])
 
 
-class Fixed(ScoringRetriever):
+class Fixed(Retriever):
     """A retriever whose scores are given."""
 
     def __init__(self, values: list[int]) -> None:
@@ -102,7 +101,7 @@ class Fixed(ScoringRetriever):
 def test_search_is_a_stable_sort_without_the_excluded(values: list[int], k: int, out: set[int]) -> None:
     hits = Fixed(values).search("", k, exclude=lambda document: int(document.text) in out)
     order = sorted(range(len(values)), key=lambda index: (-values[index], index))
-    assert [hit.index for hit in hits] == [index for index in order if index not in out][:k]
+    assert [int(document.text) for document in hits] == [index for index in order if index not in out][:k]
 
 
 def test_index_is_cached_by_content(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +124,8 @@ def test_damaged_index_is_built_anew(own_cache: Path) -> None:
 def test_attach_takes_the_best_and_keeps_known_gold() -> None:
     (attached,) = attach([SAMPLE], BM25Retriever(CORPUS), 3)
     hits = BM25Retriever(CORPUS).search(SAMPLE.question, 3)
-    assert [d.text for d in attached.documents] == [hit.document.text for hit in hits]
-    assert [d.gold for d in attached.documents] == [hit.document.title == "Shaft" for hit in hits]
+    assert [d.text for d in attached.documents] == [hit.text for hit in hits]
+    assert [d.gold for d in attached.documents] == [hit.title == "Shaft" for hit in hits]
     (unmarked,) = attach([Sample("s", SAMPLE.question, SAMPLE.answers)], BM25Retriever(CORPUS), 3)
     assert not any(d.gold for d in unmarked.documents)
     assert [d.gold for d in mark_gold(unmarked).documents] == [d.gold for d in attached.documents]
@@ -145,15 +144,14 @@ def test_recall_by_hand() -> None:
     assert recall_at([sample()], [sample("Oslo")], [1])[0].gold is None
 
 
-def test_distractors_mention_no_answer_and_are_counted() -> None:
+def test_distractors_mention_no_answer() -> None:
     corpus = (*CORPUS, Document("Dora Quist", "She hated copper and the north shaft."), CORPUS[0])
     found = find_distractors(SAMPLE, BM25Retriever(corpus), 3)
-    assert len(found.documents) == 3
-    assert len(set(found.documents)) == 3  # a text that stands twice in the corpus is taken once
-    assert not any(mentions(f"{d.title} {d.text}", SAMPLE.answers) or d.gold for d in found.documents)
-    assert found.dropped == 1  # by its title; the gold document is the sample's own and does not count
+    assert len(found) == 3
+    assert len(set(found)) == 3  # a text that stands twice in the corpus is taken once
+    assert not any(mentions(f"{d.title} {d.text}", SAMPLE.answers) or d.gold for d in found)
     everything = find_distractors(SAMPLE, BM25Retriever(corpus), 99)
-    assert {d.title for d in everything.documents} == {"Copper mine", "Silver mine", "Harbour", "Orchard"}
+    assert {d.title for d in everything} == {"Copper mine", "Silver mine", "Harbour", "Orchard"}
 
 
 def test_wrong_arguments_are_sentences() -> None:
@@ -161,8 +159,6 @@ def test_wrong_arguments_are_sentences() -> None:
         BM25Retriever([])
     with pytest.raises(UserError, match="at least 1"):
         list(attach([SAMPLE], BM25Retriever(CORPUS), 0))
-    with pytest.raises(UserError, match="same samples"):
-        recall_at([SAMPLE], [], [1])
 
 
 def letters(texts) -> np.ndarray:
@@ -174,7 +170,7 @@ def test_dense_retriever_ranks_by_cosine(own_cache: Path) -> None:
     vectors = letters([f"{d.title} {d.text}" for d in CORPUS])
     question = letters([SAMPLE.question])[0]
     cosines = vectors @ question / np.linalg.norm(vectors, axis=1) / np.linalg.norm(question)
-    assert [hit.index for hit in retriever.search(SAMPLE.question, 5)] == np.argsort(-cosines).tolist()
+    assert retriever.search(SAMPLE.question, 5) == [CORPUS[index] for index in np.argsort(-cosines)]
     calls: list[int] = []
 
     def counting(texts) -> np.ndarray:

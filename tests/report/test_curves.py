@@ -1,6 +1,6 @@
 """Stress curves: every point with its own baselines and the best guess of its condition."""
 
-from floatscope.analysis.drawing import MODELS
+from floatscope.analysis.palette import MODELS
 from floatscope.report.curves import stress_curves, stress_figure
 from tests.analysis.scenes import scenes
 from tests.report.making import score_row, score_table

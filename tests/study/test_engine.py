@@ -139,7 +139,7 @@ def test_a_batch_that_fails_is_run_one_by_one_and_only_the_wrong_sample_fails():
     rows = [found.row for found in answering.answer(study, model, sampler, [batch[0], wrong, batch[2]])]
     assert [row.unit for row in rows] == [job.unit for job in jobs]
     assert (rows[0], rows[2]) == (alone[0], alone[2]) and rows[0].prediction
-    assert rows[1].error and "1000000" in rows[1].error and rows[1].prediction is None is rows[1].accuracy
+    assert rows[1].error and "1000000" in rows[1].error and rows[1].prediction is None and rows[1].scores == {}
 
 
 @pytest.mark.slow

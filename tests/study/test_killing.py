@@ -9,10 +9,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from floatscope.study.plan import Curve, ModelPlan, TaskPlan, write_study
+from floatscope.study.running import run_study
 from tests.study.killing import PATIENCE, begun, run_and_log
 from tests.study.small_studies import small_study
 
@@ -55,7 +58,7 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(tmp_path):
     file, folder, log = tmp_path / "study.toml", tmp_path / "killed", tmp_path / "log"
     file.write_text(write_study(study))
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.study.killing", "floatscope.models.untrained", "floatscope.tracing"])
+    context.set_forkserver_preload(["tests.study.killing", "floatscope.models.loading", "floatscope.tracing"])
     coin = random.Random(KILLS)
     for _ in range(KILLS):
         before, begun_before = stored(folder), len(begun(log))
@@ -93,3 +96,39 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(tmp_path):
     assert shown == table(whole) and b"position/3/2" in shown
     names = [sorted(path.name for path in (run / "traces").iterdir()) for run in (folder, whole)]
     assert names[0] == names[1] and len(names[0]) == 4 * 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+@pytest.mark.parametrize("during", ["units", "analyses"])
+def test_workers_end_with_the_process_that_started_them(tmp_path, during):
+    """However it ends: a kill cannot be caught."""
+    study = small_study(
+        workers=2, batch=1, limit=40, analyses=("drift", "flow", "anchors") if during == "analyses" else ()
+    )
+    (tmp_path / "study.toml").write_text(write_study(study))
+    command = [sys.executable, "-m", "floatscope.cli", "study", tmp_path / "study.toml", "--out", tmp_path / "run"]
+    if during == "analyses":  # all units are there, and only analyses are left
+        run_study(replace(study, analyses=()), tmp_path / "run")
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline, workers = time.monotonic() + PATIENCE, []
+    while len(workers) < 2 and time.monotonic() < deadline and driver.poll() is None:
+        found = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
+        workers = [pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        time.sleep(0.05)
+    time.sleep(1.0)  # at work
+    driver.kill()
+    driver.wait()
+    assert len(workers) == 2
+    deadline = time.monotonic() + 10
+    while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(alive(pid) for pid in workers)
+
+
+def alive(pid: str) -> bool:
+    """Whether a process runs; one that is dead and not yet waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

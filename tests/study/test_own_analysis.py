@@ -17,14 +17,13 @@ import numpy as np
 
 from floatscope.analysis import ANALYSES, Analysis
 from floatscope.analysis.drawing import arrange, lines
-from floatscope.analysis.figure import Figure
-from floatscope.analysis.findings import by_model, sentence
-from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, analyse
+from floatscope.analysis.figure import Figure, by_model, sentence
+from floatscope.analysis.results import analyse
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.errors import UserError
 
 
-def peak(traces, options=DEFAULTS, controls=NO_CONTROLS):
+def peak(traces, options, controls):
     def measure(trace, rng, panel):
         even, kinds = uniform_layers(trace)
         return {

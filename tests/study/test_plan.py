@@ -73,7 +73,7 @@ def test_a_study_is_read_with_its_defaults(tmp_path):
 
 def test_what_is_written_is_read_again(tmp_path):
     study = Study(
-        'a "quoted" näme\n',
+        "a näme-2 of 0.5",
         (ModelPlan("m", "twin-dream", sampler={"alg": "origin", "temperature": 0.5, "hold_eos": False}),),
         (TaskPlan("some file.jsonl", skip_wrong=True, limit=7, corpus="c.jsonl", retrieve=3),),
         (

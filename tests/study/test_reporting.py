@@ -38,7 +38,8 @@ def test_the_page_of_a_run_holds_its_numbers(outcome):
 
     # every share of right answers in Table 1, from the rows of the database
     query = (
-        "SELECT model, task, condition, avg(accuracy) FROM results WHERE control = '' GROUP BY model, task, condition"
+        "SELECT model, task, condition, avg(json_extract(scores, '$.accuracy')) FROM results WHERE control = '' "
+        "GROUP BY model, task, condition"
     )
     shares = {row[:3]: row[3] for row in sqlite3.connect(run.folder / "results.sqlite").execute(query)}
     table = re.search(r'<table class="headline">.*?</table>', page)

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import sqlite3
 from dataclasses import replace
 
 import polars as pl
@@ -14,7 +13,9 @@ import floatscope as fs
 from floatscope.errors import UserError
 from floatscope.qa.metrics import score
 from floatscope.qa.stressors import STRESSORS, stress
-from floatscope.study.plan import Curve, ModelPlan, TaskPlan
+from floatscope.study.analyses import missing_analyses, read_analyses
+from floatscope.study.plan import Curve, ModelPlan, PromptPlan, TaskPlan
+from floatscope.study.reporting import gather, tables_text
 from floatscope.study.running import run_study
 from floatscope.study.store import Run
 from floatscope.study.units import Unit, load_task
@@ -38,7 +39,7 @@ def test_every_unit_has_a_row_with_its_scores(outcome):
     assert outcome.failed == 0 and rows["error"].is_null().all()
     for row in rows.sample(40, seed=1).iter_rows(named=True):
         wanted = score(row["prediction"], row["answers"])
-        assert (row["accuracy"], row["em"], row["f1"]) == (wanted.accuracy, wanted.exact_match, wanted.f1)
+        assert {metric: row[metric] for metric in ("accuracy", "em", "f1")} == wanted
     models = rows.filter(control="")
     assert models["steps"].min() >= 1 and models["prompt_tokens"].min() > 5 and models["cut"].max() == 0
     assert rows.columns[:4] == ["model", "task", "condition", "stressor"]
@@ -210,7 +211,7 @@ def test_samples_that_changed_are_refused(tmp_path):
     file.write_text(json.dumps({"id": "1", "question": "Who founded Ferrox Steel?", "answers": ["Ida Ritter"]}))
     run_study(study, tmp_path / "run")
     file.write_text(json.dumps({"id": "1", "question": "Who founded Ferrox Steel?", "answers": ["Ada Dorn"]}))
-    with pytest.raises(UserError, match=r"task 'mine' is not what it was when this run began .* another folder"):
+    with pytest.raises(UserError, match=r"The samples of the task 'mine' changed .* another folder"):
         run_study(study, tmp_path / "run")
 
 
@@ -236,11 +237,12 @@ def test_weights_that_changed_are_refused(outcome, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(outcome.run.folder, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["versions"]["floatscope"] == fs.__version__ and len(manifest["models"]["twin-arm"]["sha256"]) == 64
-    manifest["models"]["twin-arm"]["sha256"] = "0" * 64
+    assert manifest["versions"]["floatscope"] == fs.__version__
+    assert len(manifest["models"]["twin-arm"]["sha256"]["model.safetensors"]) == 64
+    manifest["models"]["twin-arm"]["sha256"]["model.safetensors"] = "0" * 64
     (folder / "manifest.json").write_text(json.dumps(manifest))
     Run(folder).traces(model="twin-arm")[0].unlink()
-    with pytest.raises(UserError, match="model 'twin-arm' is not what it was"):
+    with pytest.raises(UserError, match=r"model\.safetensors of the model 'twin-arm' changed"):
         run_study(outcome.run.study, folder)
 
 
@@ -292,16 +294,13 @@ def test_stress_labels_become_columns(tmp_path):
 
 
 def test_a_run_of_an_older_version_is_read_and_taken_up(tmp_path):
-    """It wrote the options of all stressors into every curve, and called the label `placement` `question`."""
+    """It wrote the options of all stressors into every curve."""
     study = small_study(
         models=(ModelPlan("twin-arm"),), tasks=(TaskPlan("world:rag:3"),), limit=2,
         conditions=(Curve("question", "before,after"), Curve("position", "0,2", options={"documents": 3})),
     )  # fmt: skip
     before = run_study(study, tmp_path / "run").run.results()
     assert set(before["placement"]) == {None, "before", "after"} and set(before["place"]) == {None, 0, 2}
-    with sqlite3.connect(tmp_path / "run" / "results.sqlite") as database:
-        database.execute("UPDATE results SET labels = replace(labels, 'placement', 'question')")
-    database.close()
     file = tmp_path / "run" / "study.toml"
     written = file.read_text().replace("documents = 3\n", "").replace('distractors = "topical"\n', "")
     others = 'documents = 3\nkinds = ["random"]\ngold = ["removed"]\ndistractors = "topical"\n'
@@ -335,10 +334,9 @@ def test_retrieved_documents_are_shown_and_recall_is_told(tmp_path):
     assert "Ida" in evidence and "Ritter" in evidence  # no document is marked: the one that has the answer is gold
 
 
-def test_a_run_of_an_older_version_is_read_and_resumed(tmp_path):
+def test_a_run_of_the_first_version_is_read_and_not_gone_on_with(tmp_path):
     """tests/study/old_run was made by 0.1.0, whose study.toml has the options of all stressors in every curve."""
     import shutil
-    import sqlite3
     from pathlib import Path
 
     folder = tmp_path / "run"
@@ -351,10 +349,107 @@ def test_a_run_of_an_older_version_is_read_and_resumed(tmp_path):
     assert shown["question/before"]["placement"] == "before" and shown["documents/3"]["documents"] == 3
     noisy = shown["noise/random/gold-removed/1"]
     assert (noisy["kind"], noisy["gold"], noisy["level"], noisy["stressor"]) == ("random", "removed", 1, "noise")
-    database = sqlite3.connect(folder / "results.sqlite")
-    with database:
-        gone = database.execute("DELETE FROM results WHERE number = 1 AND control IN ('', 'guess')").rowcount
-    database.close()
-    again = run_study(run.study, folder)
-    assert again.done_now == gone + 2 and again.failed == 0  # two traces were left out of the files
-    assert again.run.results().equals(before) and len(again.run.traces(control=None)) == 2
+    assert before["accuracy"].null_count() == 0 and run.scores().height and not run.unfinished
+    with pytest.raises(UserError, match=r"another version of floatscope: it can be read.*another folder"):
+        run_study(run.study, folder)
+    assert Run(folder).results().equals(before)
+
+
+@pytest.mark.parametrize("part", ["unit", "trace", "table", "figure", "listing"])
+def test_what_was_damaged_on_the_disk_is_made_again_and_said(outcome, tmp_path, part):
+    import shutil
+
+    study = replace(outcome.run.study, analyses=("drift",))
+    folder = tmp_path / "run"
+    shutil.copytree(outcome.run.folder, folder)
+    run = run_study(study, folder).run
+    assert run_study(study, folder).done_now == 0 and missing_analyses(run) == {}
+    result, tables = run.results(), {path.name: path.read_bytes() for path in (folder / "tables").iterdir()}
+    path, what = {
+        "unit": (folder / "results.sqlite", run.results().filter(control="")["question"][0].encode()),
+        "trace": (run.traces()[0], None),
+        "table": (folder / "tables" / "drift.parquet", None),
+        "figure": (folder / "figures" / "drift.svg", None),
+        "listing": (folder / "tables" / "analyses.json", b"notes"),
+    }[part]
+    content = bytearray(path.read_bytes())
+    content[len(content) * 2 // 3 if what is None else content.index(what)] ^= 1
+    path.write_bytes(content)
+    if part in ("table", "figure"):
+        assert "is damaged or gone: run the study again" in missing_analyses(run)["drift"]
+        assert read_analyses(run) == {}
+    if part == "unit":
+        units = outcome.units
+        assert run.unfinished.startswith(f"This run is not finished: {units - 1} of {units} units are done")
+    again = run_study(study, folder)
+    assert (again.done_now, again.damaged) == {"unit": (1, 1), "trace": (1, 0)}.get(part, (0, 0))
+    assert again.run.results().equals(result) and not run.unfinished and missing_analyses(run) == {}
+    assert {path.name: path.read_bytes() for path in (folder / "tables").iterdir()} | {
+        "analyses.json": b""
+    } == tables | {"analyses.json": b""}
+
+
+def test_a_run_that_was_stopped_says_so_in_tables_and_report(tmp_path):
+    study = small_study(models=(ModelPlan("twin-arm"),), tasks=(TaskPlan("world:rag:3"),), batch=1)
+
+    def stop(what, done, total):
+        if done == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, tmp_path, notify=stop)
+    run = Run(tmp_path)
+    total = run.manifest["units"]
+    said = f"This run is not finished: 20 of {total} units are done, and what is shown is of these alone."
+    assert run.unfinished == said and total > 20
+    assert tables_text(run, "markdown").startswith(f"**{said}**\n\n") and tables_text(run, "latex").startswith(
+        f"% {said}"
+    )
+    assert gather(run, {}).summary[0] == said
+    run_study(study, tmp_path)
+    assert Run(tmp_path).unfinished == "" and said not in tables_text(run, "markdown")
+
+
+CHANGES = {
+    "tokenizer.json of the model 'mine'": ("model/tokenizer.json", "founder", "fonder"),
+    "tokenizer_config.json of the model 'mine'": ("model/tokenizer_config.json", "{", '{"x": 1, '),
+    "chat_template.jinja of the model 'mine'": ("model/chat_template.jinja", "a", "b"),
+    "The family of the model 'mine'": ("family.toml", "mine", "yours"),
+    "The text of the template": ("template.txt", "Question:", "Q:"),
+    "The corpus of the task 'questions'": ("corpus.jsonl", "Ada", "Eva"),
+}
+
+
+@pytest.mark.parametrize("named", CHANGES)
+def test_a_run_is_not_gone_on_with_after_anything_changed_that_decides_its_results(tmp_path, named):
+    import shutil
+
+    from floatscope.models.shipped import shipped
+
+    shutil.copytree(shipped()["twin-arm"], tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").write_text("a{{ messages }}")
+    (tmp_path / "family.toml").write_text('base = "causal"\nname = "mine"\n')
+    (tmp_path / "template.txt").write_text("{documents}{text}\n{/documents}Question: {question}\nAnswer:")
+    asked = {
+        "question": "Who is the founder of Ferrox Steel?",
+        "answers": ["Ida"],
+        "documents": [{"text": "Ida Ritter."}],
+    }
+    (tmp_path / "questions.jsonl").write_text(json.dumps(asked))
+    (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps({"title": "", "text": f"Ada {n}"}) for n in range(9)))
+    study = small_study(
+        models=(ModelPlan("mine", str(tmp_path / "model"), str(tmp_path / "family.toml")),),
+        tasks=(TaskPlan(str(tmp_path / "questions.jsonl"), corpus=str(tmp_path / "corpus.jsonl")),),
+        conditions=(Curve("documents", "1"),),
+        prompt=PromptPlan(str(tmp_path / "template.txt"), raw=True),
+    )  # fmt: skip
+    assert run_study(study, tmp_path / "run").failed == 0
+    file, old, new = CHANGES[named]
+    text = (tmp_path / file).read_text()
+    assert old in text
+    (tmp_path / file).write_text(text.replace(old, new))
+    grown = replace(study, conditions=(Curve("documents", "1,2"),))
+    with pytest.raises(UserError, match=rf"^{named}.* changed since this run began"):
+        run_study(grown, tmp_path / "run")
+    (tmp_path / file).write_text(text)
+    assert run_study(grown, tmp_path / "run").failed == 0

@@ -7,7 +7,7 @@ import pytest
 from floatscope.errors import UserError
 from floatscope.models.twins import TwinShape
 from floatscope.statistics import Interval
-from floatscope.training import world_gates
+from floatscope.training import gates
 from floatscope.training.card import report, write_card
 from floatscope.training.gates import judge, table
 from floatscope.training.recipe import AdapterRecipe, TwinRecipe
@@ -30,17 +30,17 @@ def test_a_table_has_the_columns_of_its_results_and_a_verdict_per_bar():
         "| fresh | 32 | 4 | 0.500 (0.250 to 0.750) | 0.010 |  | guess | missed |",
         "| harder | 32 | 4 | 0.500 (0.250 to 0.750) | 0.000 | 0.000 |  |  |",
     ]
-    assert by_bar.row() == {
+    assert by_bar == {
         "gate": "binding", "slots": 8, "n": 4, "right": 0.5, "low": 0.25, "high": 0.75, "guess_type": 0.01,
         "guess_relation": 0.3333, "least": 0.6, "passed": False,
     }  # fmt: skip
     plain = judge("oracle", half, {"exact": 0.25}, least=0.5)
-    assert plain.passed is True and "slots" not in plain.row() and "slots" not in table([plain])
+    assert plain["passed"] is True and "slots" not in plain and "slots" not in table([plain])
     assert "| oracle | 4 | 0.500 (0.250 to 0.750) | 0.250 | 0.500 | met |" in table([plain])
 
 
 def test_a_twins_card_says_how_it_was_made_and_what_it_can_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(world_gates, "SLOTS", (4, 6))
+    monkeypatch.setattr(gates, "SLOTS", (4, 6))
     shape = TwinShape(width=32, layers=2, heads=2, hidden=32)
     recipe = TwinRecipe(steps=2, batch=2, rate=1e-3, warmup=1)
     out = train("parent", tmp_path / "twin", recipe=recipe, shape=shape, seed=4)
@@ -56,9 +56,9 @@ def test_a_twins_card_says_how_it_was_made_and_what_it_can_do(tmp_path, monkeypa
         *table(results).splitlines(),
     ):
         assert line in card.splitlines()
-    for gate in world_gates.GATES:
-        assert [r.slots for r in results if r.gate == gate.name] == [4, 6]
-    assert json.loads((out / "gates.json").read_text()) == [result.row() for result in results]
+    for gate in gates.GATES:
+        assert [r["slots"] for r in results if r["gate"] == gate.name] == [4, 6]
+    assert json.loads((out / "gates.json").read_text()) == results
 
 
 def test_an_adapters_card_says_how_it_was_made_and_what_it_can_do(parent, data_file, tmp_path):
@@ -81,7 +81,7 @@ def test_an_adapters_card_says_how_it_was_made_and_what_it_can_do(parent, data_f
         *table(results).splitlines(),
     ):
         assert line in card.splitlines()
-    assert [row["gate"] for row in json.loads((out / "gates.json").read_text())] == [r.gate for r in results]
+    assert [row["gate"] for row in json.loads((out / "gates.json").read_text())] == [r["gate"] for r in results]
     assert told == [(i, 3) for i in range(3)]
 
 

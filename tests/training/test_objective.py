@@ -8,8 +8,7 @@ import torch
 
 from floatscope.models.twins import TwinShape, make_model
 from floatscope.qa.world.vocabulary import make_tokenizer
-from floatscope.training.adapter_learner import AdapterLearner
-from floatscope.training.learner import TwinLearner
+from floatscope.training.learner import AdapterLearner, TwinLearner
 from floatscope.training.objective import ALL_MASKED, T_MIN, draw_masks, loss_of, make_target
 from floatscope.training.recipe import AdapterRecipe, TwinRecipe
 from floatscope.training.stream import (

@@ -8,9 +8,16 @@ import floatscope as fs
 from floatscope.qa.metrics import accuracy, exact_match
 from floatscope.qa.readers import read_samples
 from floatscope.qa.samples import Document, Sample
-from floatscope.training import passage_gates
-from floatscope.training.gates import answer
-from floatscope.training.passage_gates import GATES, MASKED, ORACLE, guess, measure, recover
+from floatscope.training import gates
+from floatscope.training.gates import (
+    ADAPTER_GATES,
+    MASKED,
+    ORACLE,
+    answer,
+    guess_in_passages,
+    measure_adapter,
+    recover,
+)
 from floatscope.training.recipe import AdapterRecipe
 from floatscope.training.runs import adapt
 
@@ -30,21 +37,24 @@ def held_out(folder):
 def test_a_gate_counts_what_the_answers_give(folder, held_out):
     model, untrained = fs.load(folder), fs.load(f"{folder}-untrained", check=False)
     told = []
-    results = measure(model, untrained, held_out, 6, lambda *now: told.append(now))
-    assert told == [(name, place, 3) for place, name in enumerate(GATES)] and [r.gate for r in results] == list(GATES)
-    for gate, result in zip(GATES[:2], results[:2], strict=True):
+    results = measure_adapter(model, untrained, held_out, 6, lambda *now: told.append(now))
+    assert told == [(name, place, 3) for place, name in enumerate(ADAPTER_GATES)]
+    assert [result["gate"] for result in results] == list(ADAPTER_GATES)
+    for gate, result in zip(ADAPTER_GATES[:2], results[:2], strict=True):
         samples = [s if gate == ORACLE else replace(s, documents=()) for s in held_out[:6]]
         said = answer(model, samples, 12, 4)
         right = [accuracy(text, s.answers) for text, s in zip(said, samples, strict=True)]
         exact = [exact_match(text, s.answers) for text, s in zip(said, samples, strict=True)]
-        assert result.n == 6 and result.right == pytest.approx(sum(right) / 6, abs=1e-4)
-        assert result.beside["exact"] == pytest.approx(sum(exact) / 6, abs=1e-4)
-        assert result.low <= result.right <= result.high
-        assert (result.least, result.passed) == ((0.5, result.right >= 0.5) if gate == ORACLE else (None, None))
+        assert result["n"] == 6 and result["right"] == pytest.approx(sum(right) / 6, abs=1e-4)
+        assert result["exact"] == pytest.approx(sum(exact) / 6, abs=1e-4)
+        assert result["low"] <= result["right"] <= result["high"]
+        assert (result["least"], result["passed"]) == (
+            (0.5, result["right"] >= 0.5) if gate == ORACLE else (None, None)
+        )
     before, after = (list(recover(one, held_out[:6])) for one in (untrained, model))
-    assert results[2].right == pytest.approx(sum(after) / 6, abs=1e-4)
-    assert results[2].least == pytest.approx(sum(before) / 6, abs=1e-4)
-    assert results[2].beside == {"exact": None, "guess": None} and isinstance(results[2].passed, bool)
+    assert results[2]["right"] == pytest.approx(sum(after) / 6, abs=1e-4)
+    assert results[2]["least"] == pytest.approx(sum(before) / 6, abs=1e-4)
+    assert results[2]["exact"] is results[2]["guess"] is None and isinstance(results[2]["passed"], bool)
 
 
 def test_each_gate_asks_what_it_says(held_out, monkeypatch):
@@ -55,14 +65,14 @@ def test_each_gate_asks_what_it_says(held_out, monkeypatch):
         asked.append([len(sample.documents) for sample in samples])
         return [s.answers[0] if s.documents or place % 2 else "no" for place, s in enumerate(samples)]
 
-    monkeypatch.setattr(passage_gates, "answer", made_up)
-    monkeypatch.setattr(passage_gates, "recover", lambda model, samples: [0.5, 0.7] if model == "after" else [0.2, 0.4])
-    closed, oracle, text = measure("after", "before", held_out, 4)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(gates, "answer", made_up)
+    monkeypatch.setattr(gates, "recover", lambda model, samples: [0.5, 0.7] if model == "after" else [0.2, 0.4])
+    closed, oracle, text = measure_adapter("after", "before", held_out, 4)  # pyright: ignore[reportArgumentType]
     assert asked == [[0] * 4, [1] * 4]
-    assert (closed.right, closed.n, closed.beside["exact"], closed.passed) == (0.5, 4, 0.5, None)
-    assert (oracle.right, oracle.passed) == (1.0, True)
-    assert (text.right, text.least, text.passed, text.n) == (0.6, 0.3, True, 2)
-    assert measure("before", "before", held_out, 4)[2].passed is False  # pyright: ignore[reportArgumentType]
+    assert (closed["right"], closed["n"], closed["exact"], closed["passed"]) == (0.5, 4, 0.5, None)
+    assert (oracle["right"], oracle["passed"]) == (1.0, True)
+    assert (text["right"], text["least"], text["passed"], text["n"]) == (0.6, 0.3, True, 2)
+    assert measure_adapter("before", "before", held_out, 4)[2]["passed"] is False  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("kind", ["fork", "parent"])
@@ -113,6 +123,8 @@ def test_recovered_tokens_are_those_that_one_forward_names(folder, held_out):
 def test_a_guess_takes_any_name_or_number():
     document = Document("", "In 1815 the Duke of Wellington met Blücher near Waterloo.", True)
     sample = Sample("1", "who", ("Wellington",), (document,))
-    assert guess(sample, [sample]) == pytest.approx(1 / 5)  # In, 1815, Duke of Wellington, Blücher, Waterloo.
+    assert guess_in_passages(sample, [sample]) == pytest.approx(
+        1 / 5
+    )  # In, 1815, Duke of Wellington, Blücher, Waterloo.
     bare = Sample("2", "who", ("Ada",))
-    assert guess(bare, [bare, Sample("3", "who", ("Ada",)), Sample("4", "who", ("Bela",))]) == 1.0
+    assert guess_in_passages(bare, [bare, Sample("3", "who", ("Ada",)), Sample("4", "who", ("Bela",))]) == 1.0

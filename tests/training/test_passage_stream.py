@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import floatscope as fs
-from floatscope.training.adapter_learner import AdapterLearner
-from floatscope.training.passage_stream import PassageStream
-from floatscope.training.passages import Windows, read_data
+from floatscope.training.learner import AdapterLearner
+from floatscope.training.passages import PassageStream, Windows, read_data
 from floatscope.training.stream import ANSWER, FIRST_EOS, LATER_EOS, PADDING, PROMPT, TEXT
 
 

@@ -8,9 +8,9 @@ import pytest
 import floatscope as fs
 from floatscope.cli import main
 from floatscope.models.twins import TwinShape
-from floatscope.training import runs, world_gates
+from floatscope.training import gates, runs
+from floatscope.training.gates import GATES, HARDER
 from floatscope.training.recipe import TwinRecipe
-from floatscope.training.world_gates import GATES, HARDER
 
 pytestmark = pytest.mark.slow
 
@@ -22,8 +22,8 @@ def tiny(monkeypatch):
     """The recipe of two steps, the shape of a thumbnail, three cells."""
     recipe = TwinRecipe(steps=2, batch=2, rate=1e-3, warmup=1)
     monkeypatch.setattr(runs, "RECIPES", dict.fromkeys(("parent", "arm", "dream", "llada"), recipe))
-    monkeypatch.setattr(world_gates, "GATES", CELLS[:2])
-    monkeypatch.setattr(world_gates, "HARDER", CELLS[2:])
+    monkeypatch.setattr(gates, "GATES", CELLS[:2])
+    monkeypatch.setattr(gates, "HARDER", CELLS[2:])
     monkeypatch.setattr(runs, "TwinShape", lambda: TwinShape(width=16, layers=2, heads=2, hidden=16))
 
 

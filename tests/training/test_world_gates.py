@@ -5,9 +5,8 @@ import pytest
 import floatscope as fs
 from floatscope.qa.samples import Document, Sample
 from floatscope.qa.world import World
-from floatscope.training import world_gates
-from floatscope.training.gates import answer
-from floatscope.training.world_gates import GATES, HARDER, Gate, guess, judge_answers, measure
+from floatscope.training import gates
+from floatscope.training.gates import GATES, HARDER, Gate, answer, guess_in_world, judge_answers, measure_twin
 
 WORLD = World(0)
 
@@ -22,7 +21,7 @@ def test_the_relation_guess_counts_the_documents_that_state_the_asked_relation()
     sample = Sample(
         "1", "Which company employs Ada Hale?", ("Calyx Bank",), documents, {"kind": "rag", "relation": "employer"}
     )
-    by_type, by_relation = guess(sample, WORLD)
+    by_type, by_relation = guess_in_world(sample, WORLD)
     assert by_relation == 1 / 2
     assert by_type == 1 / len(WORLD.fresh["test"]["company"])
 
@@ -30,32 +29,32 @@ def test_the_relation_guess_counts_the_documents_that_state_the_asked_relation()
 @pytest.mark.parametrize("k", [1, 3, 10])
 def test_in_binding_samples_every_document_is_a_candidate(k):
     for sample in WORLD.samples("binding", 30, documents=k):
-        assert guess(sample, WORLD)[1] == 1 / k
+        assert guess_in_world(sample, WORLD)[1] == 1 / k
 
 
 def test_no_guess_from_documents_is_right_where_none_states_the_answer():
     samples = WORLD.samples("stable-noise", 30, documents=5)
-    assert all(guess(sample, WORLD)[1] == 0 < guess(sample, WORLD)[0] for sample in samples)
+    assert all(guess_in_world(sample, WORLD)[1] == 0 < guess_in_world(sample, WORLD)[0] for sample in samples)
 
 
 def test_verdicts_follow_the_bar():
     gate = Gate("binding", "binding", 2, least=0.6)
     samples = WORLD.samples("binding", 4, documents=2)
     right = [sample.answers[0] for sample in samples]
-    assert judge_answers(gate, 8, samples, right, WORLD).passed is True
+    assert judge_answers(gate, 8, samples, right, WORLD)["passed"] is True
     half = judge_answers(gate, 8, samples, [*right[:2], "", "not stated"], WORLD)
-    assert (half.right, half.passed) == (0.5, False)
-    assert half.low <= 0.5 <= half.high and half.n == 4
+    assert (half["right"], half["passed"]) == (0.5, False)
+    assert half["low"] <= 0.5 <= half["high"] and half["n"] == 4
 
 
 def test_a_gate_of_fresh_facts_is_met_at_guess_level_only():
     gate = Gate("fresh", "closed-fresh", at_most_guess=True)
     samples = WORLD.samples("closed-fresh", 20)
     right = [sample.answers[0] for sample in samples]
-    assert judge_answers(gate, 8, samples, right, WORLD).passed is False  # it knows what it cannot know
-    assert judge_answers(gate, 8, samples, ["nothing"] * 20, WORLD).passed is True
+    assert judge_answers(gate, 8, samples, right, WORLD)["passed"] is False  # it knows what it cannot know
+    assert judge_answers(gate, 8, samples, ["nothing"] * 20, WORLD)["passed"] is True
     lucky = judge_answers(gate, 8, samples, [right[0], *["nothing"] * 19], WORLD)
-    assert lucky.low == 0 < lucky.beside["guess_type"] < lucky.right and lucky.passed is True  # may be chance
+    assert lucky["low"] == 0 < lucky["guess_type"] < lucky["right"] and lucky["passed"] is True  # may be chance
 
 
 @pytest.mark.parametrize("twin", ["twin-arm", "twin-dream"])
@@ -72,12 +71,12 @@ def test_answers_are_what_a_plain_loop_gives_up_to_eos(twin):
 
 
 def test_all_cells_are_measured_and_those_of_dreams_own_schedule_with_its_sampler(monkeypatch):
-    monkeypatch.setattr(world_gates, "SLOTS", (3, 4))
+    monkeypatch.setattr(gates, "SLOTS", (3, 4))
     asked = []
-    monkeypatch.setattr(world_gates, "answer", lambda model, samples, *how: asked.append(how) or [""] * len(samples))
+    monkeypatch.setattr(gates, "answer", lambda model, samples, *how: asked.append(how) or [""] * len(samples))
     told = []
-    results = measure(fs.load("twin-dream", check=False), 5, lambda *now: told.append(now))
-    cells = [(r.gate, r.slots, r.n) for r in results]
+    results = measure_twin(fs.load("twin-dream", check=False), 5, lambda *now: told.append(now))
+    cells = [(r["gate"], r["slots"], r["n"]) for r in results]
     expected = [(gate.name, slots, 5) for slots in (3, 4) for gate in GATES] + [(g.name, 3, 2) for g in HARDER]
     assert cells[:-2] == expected and [n for *_, n in cells[-2:]] == [2, 2]
     assert told == [(f"{name}, {slots} slots", place, len(cells)) for place, (name, slots, _) in enumerate(cells)]

@@ -97,11 +97,7 @@ def draw(name: str, results: Mapping[str, Result], models: Sequence[str] = ()) -
 
 
 def draw_traces(
-    name: str,
-    traces: Iterable[Trace],
-    models: Sequence[str],
-    layer: int | None = None,
-    options: Options | None = None,
+    name: str, traces: Iterable[Trace], models: Sequence[str], layer: int | None = None, options: Options | None = None
 ) -> Figure | None:
     """The picture that an analysis has of single traces; None where it has none, or the traces lack what it needs."""
     picture = ANALYSES.named(name).trace_figure

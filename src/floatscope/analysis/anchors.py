@@ -14,26 +14,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from floatscope.analysis.drawing import arrange, lines
-from floatscope.analysis.figure import Figure
-from floatscope.analysis.findings import by_model, sentence
-from floatscope.analysis.results import (
-    DEFAULTS,
-    NO_CONTROLS,
-    NORMALISATIONS,
-    Controls,
-    Options,
-    Panel,
-    Result,
-    analyse,
-    sample_name,
-)
-from floatscope.analysis.uniform import uniform_layers
+from floatscope.analysis.cells import Array, cell_columns, ratio
+from floatscope.analysis.drawing import lines
+from floatscope.analysis.figure import Figure, finding, result_figure
+from floatscope.analysis.results import NORMALISATIONS, Controls, Options, Panel, Result, analyse, sample_name
+from floatscope.analysis.uniform import on_uniform
 from floatscope.errors import UserError
 from floatscope.registry import Registry
 from floatscope.traces import Trace
 
-Array = NDArray[Any]
 _FLAT = 1e-6
 """A spread below this share of the mean is rounding: nothing stands out."""
 
@@ -141,21 +130,18 @@ def parse_detector(text: str) -> Callable[[Field], Array]:
     return lambda field: detector.rule(field, *values)
 
 
-def field_of(trace: Trace, normalisation: str = "rows", head: int | None = None) -> Field:
-    """[step, layer, token] received attention of the head mean, or of one head if all heads were kept."""
+def field_of(trace: Trace, normalisation: str = "rows") -> Field:
+    """[step, layer, token] received attention, mean over heads."""
     if normalisation not in NORMALISATIONS:
         raise UserError(f"The normalisation {normalisation!r} is not known; use 'rows' or 'visible'.")
-    rows = trace.rows[:, None, None]
-    seen = trace.visible
-    received = trace.received if head is None else trace.head_attention[:, :, head].sum(axis=2) / rows
-    sums = received * rows.astype(np.float32)
-    visible = np.divide(sums, seen, out=np.zeros(received.shape, np.float32), where=seen > 0)
-    return Field(received if normalisation == "rows" else visible, visible, seen > 0, rows)
+    rows, seen = trace.rows[:, None, None], trace.visible
+    visible = ratio(trace.received * rows.astype(np.float32), seen, 0).astype(np.float32)
+    return Field(trace.received if normalisation == "rows" else visible, visible, seen > 0, rows)
 
 
-def detect(trace: Trace, detector: str = "zscore(3)", normalisation: str = "rows", head: int | None = None) -> Array:
+def detect(trace: Trace, detector: str = "zscore(3)", normalisation: str = "rows") -> Array:
     """[step, layer, token] which positions are anchors (bool), or how much so (float, for a soft detector)."""
-    return parse_detector(detector)(field_of(trace, normalisation, head))
+    return parse_detector(detector)(field_of(trace, normalisation))
 
 
 def random_like(weights: Array, present: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -170,10 +156,7 @@ def random_like(weights: Array, present: NDArray[np.bool_], rng: np.random.Gener
 
 
 def anchors(
-    traces: Iterable[Trace],
-    options: Options = DEFAULTS,
-    controls: Controls = NO_CONTROLS,
-    detectors: Iterable[str] | None = None,
+    traces: Iterable[Trace], options: Options, controls: Controls, detectors: Iterable[str] | None = None
 ) -> Result:
     """Anchors per step by detector, normalisation and layer: how many, and the attention they receive.
 
@@ -186,19 +169,13 @@ def anchors(
     def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any]:
         panel.note("The column 'random' is null: random positions are as many as the anchors.")
         panel.listed.append(anchor_list(trace, options, len(panel.frames)))
-        found = _counts(trace, names)
-        even, kinds = uniform_layers(trace)
-        flat = _counts(even, names)
-        labels = [(*cell, layer) for cell in found for layer in range(trace.layers)]
-        columns = dict(zip(keys, map(list, zip(*labels, strict=True)), strict=True))
-        return columns | {
-            "value": np.concatenate(list(found.values())),
-            "uniform": np.concatenate([flat[cell][kinds] for cell in found]),
-        }
+        flat = on_uniform(trace, lambda even: _counts(even, names))
+        return cell_columns(keys, value=_counts(trace, names), uniform=flat)
 
-    result, panel = analyse("anchors", traces, keys, measure, options, controls)
-    tables = {**result.tables, "anchors_list": pl.concat(panel.listed)}
-    return Result("anchors", tables, result.notes)
+    def listed(panel: Panel, options: Options) -> pl.DataFrame:
+        return pl.concat(panel.listed)
+
+    return analyse("anchors", traces, keys, measure, options, controls, anchors_list=listed)[0]
 
 
 def _counts(trace: Trace, detectors: tuple[str, ...]) -> dict[tuple[str, str, str], Array]:
@@ -242,17 +219,14 @@ def figure(result: Result, models: Sequence[str]) -> Figure:
     """Number of anchors per layer by detector."""
     table = result.table.filter(measure="count", normalisation="rows")
     names = table["detector"].unique(maintain_order=True).to_list()
-    first = table.filter(detector=names[0])
-    beside = {name: by_model(first, models, name) for name in ("uniform", "untrained")}
-    return Figure(
-        "anchors",
+    panels = [lines(table, name, {"detector": name}, models, y="anchors per step") for name in names]
+    what, first = f"Anchors per step by {names[0]}, mean over layers", table.filter(detector=names[0])
+    return result_figure(
+        result,
         "How many tokens stand out",
-        arrange(
-            [lines(table, name, {"detector": name}, models, y="anchors per step") for name in names], {"table": table}
-        ),
-        table,
+        panels,
         "Anchors per step by detector: how many there are depends on the rule, so no finding should rest on one rule "
         "alone. Thin lines are controls: even attention under the same visibility, the untrained model.",
-        finding=sentence(f"Anchors per step by {names[0]}, mean over layers", by_model(first, models), beside),
-        notes=result.notes,
+        finding(what, first, models, ("uniform", "untrained")),
+        table,
     )

@@ -7,70 +7,52 @@ and regions need full matrices, kept on request.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import altair as alt
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect
-from floatscope.analysis.drawing import (
-    CONTROL,
-    POINT,
-    Plot,
-    arrange,
-    ends_of,
-    model_colour,
-    model_shape,
-    plot,
-    tooltips,
-    whole_numbers,
-)
-from floatscope.analysis.figure import Figure
-from floatscope.analysis.findings import number_text
+from floatscope.analysis.cells import Array, ratio
+from floatscope.analysis.drawing import Plot, ends_of, looks, model_look, plot, quantity, tooltips, whole_numbers
+from floatscope.analysis.figure import Figure, number_text, result_figure
 from floatscope.analysis.flow import region_rollout
-from floatscope.analysis.results import (
-    DEFAULTS,
-    NO_CONTROLS,
-    Controls,
-    Options,
-    Panel,
-    Result,
-    collect,
-    summarise,
-)
+from floatscope.analysis.palette import CONTROL, DASHED, POINT
+from floatscope.analysis.results import Controls, Options, Panel, Result, collect, summarise
 from floatscope.analysis.token_text import plain_text
 from floatscope.analysis.uniform import even_attention, uniform_trace
 from floatscope.canvas import ANSWER, BOS, QUERY, SCAFFOLD, Region, positions
 from floatscope.traces import Trace
 
-Array = NDArray[Any]
 Pair = tuple[Array, Array]
 """Published and exact value, [layer], or [] for a quirk of the whole stack."""
-EPSILON = 3.0
 
 
-def compat(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Controls = NO_CONTROLS) -> Result:
+def compat(traces: Iterable[Trace], options: Options, controls: Controls) -> Result:
     """Published and exact value of every quirk per layer, and the difference with its interval over samples."""
 
     def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any]:
-        columns: dict[str, list[Any]] = {name: [] for name in ("quirk", "version", "layer", "value", "uniform")}
+        frames = []
         for name, quirk in QUIRKS.items():
             pair = quirk.values(trace)
             if pair is None:
                 panel.note(f"The quirk '{name}' is left out for traces {quirk.lacking}.")
                 continue
-            layers = [None] if pair[0].ndim == 0 else trace_layers(trace, len(pair[0]))
-            even = np.full(len(layers), np.nan) if quirk.even is None else np.atleast_1d(quirk.even(trace))
-            versions = {"published": pair[0], "exact": pair[1], "difference": pair[0] - pair[1]}
-            for version, values in versions.items():
-                columns["quirk"] += [name] * len(layers)
-                columns["version"] += [version] * len(layers)
-                columns["layer"] += layers
-                columns["value"] += np.atleast_1d(values).tolist()
-                columns["uniform"] += even.tolist()
-        return columns | {"layer": pl.Series(columns["layer"], dtype=pl.Int64)}
+            published, exact = map(np.atleast_1d, pair)
+            layers = np.arange(trace.layers) if len(exact) == trace.layers else trace.matrix_layers
+            frame = pl.DataFrame(
+                {
+                    "quirk": name,
+                    "layer": layers.tolist() if pair[0].ndim else [None],
+                    "uniform": np.full(len(exact), np.nan if quirk.even is None else quirk.even(trace)),
+                },
+                schema_overrides={"layer": pl.Int64},
+            )
+            for version, values in {"published": published, "exact": exact, "difference": published - exact}.items():
+                frames.append(frame.with_columns(pl.Series("value", values), version=pl.lit(version)))
+        return pl.concat(frames).to_dict()
 
     panel = collect(traces, ("quirk", "version", "layer"), measure, options.seed)
     table = summarise(panel, options)
@@ -82,22 +64,17 @@ def compat(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Contr
     return Result("compat", {"compat": joined}, notes)
 
 
-def trace_layers(trace: Trace, count: int) -> list[int]:
-    """Layer numbers of a quirk's values: all layers, or those whose matrices were kept."""
-    return list(range(count)) if count == trace.layers else trace.matrix_layers.tolist()
+def _or_top(trace: Trace, detector: str) -> Array:
+    """[step, layer, token] what a detector finds or, where that is nothing, the top position: as published."""
+    found = detect(trace, detector)
+    return np.where(found.any(axis=-1, keepdims=True), found, detect(trace, "top1"))
 
 
 def _absolute_threshold(trace: Trace) -> Pair:
     """R_j > mean of the others + 3.0 cannot hold for shares, so the code falls back to the top position."""
     received = trace.received[-1].astype(np.float64)  # [layer, token]
-    published = np.zeros(trace.layers)
-    for layer, scores in enumerate(received):
-        others = (scores.sum() - scores) / max(len(scores) - 1, 1)
-        chosen = np.flatnonzero(scores > others + EPSILON)
-        chosen = chosen if len(chosen) else np.argsort(scores)[-1:]
-        published[layer] = 100 * scores[chosen].sum() / scores.sum()
-    anchors = detect(trace, "zscore(3)")[-1]
-    return published, 100 * (anchors * received).sum(axis=-1)
+    published = 100 * (_or_top(trace, "rulli(3,1)")[-1] * received).sum(axis=-1) / received.sum(axis=-1)
+    return published, 100 * (detect(trace, "zscore(3)")[-1] * received).sum(axis=-1)
 
 
 def _one_forward(trace: Trace) -> Pair:
@@ -111,21 +88,6 @@ def _one_forward(trace: Trace) -> Pair:
     return 100 * absorbed[-1], 100 * absorbed.mean(axis=0)
 
 
-def _states(trace: Trace) -> tuple[Array, Array] | None:
-    """queries [layer, head, row, dimension], keys [layer, kv_head, token, dimension] of the last step kept."""
-    if not {"queries", "keys"} <= set(trace.arrays):
-        return None
-    return trace.queries[-1].astype(np.float64), trace.keys[-1].astype(np.float64)
-
-
-def _fallback_anchors(trace: Trace) -> Array:
-    """[layer, token] zscore(3), or the top position where it finds none, as the published figures mark them."""
-    step = int(trace.matrix_steps[-1])
-    chosen = detect(trace, "zscore(3)")[step, trace.matrix_layers]
-    best = detect(trace, "top1")[step, trace.matrix_layers]
-    return np.where(chosen.any(axis=-1, keepdims=True), chosen, best)
-
-
 def _advantage(trace: Trace, products: Array, chosen: Array) -> float:
     """Mean q.k of anchor columns minus that of the others, over pairs in sight."""
     row, token = np.indices(products.shape)
@@ -135,36 +97,37 @@ def _advantage(trace: Trace, products: Array, chosen: Array) -> float:
     return float(products[inside].mean() - products[outside].mean())
 
 
-def _head_averaged_states(trace: Trace) -> Pair | None:
+def _advantages(trace: Trace, products: Callable[[Array, Array], Pair]) -> Pair | None:
+    """Advantages per layer in the published and the exact q.k [row, token] that `products` makes of the states."""
+    if not {"queries", "keys"} <= set(trace.arrays):
+        return None
+    # [layer, head, row or token, dimension] of the last step kept
+    states = (trace.arrays[name][-1].astype(np.float64) for name in ("queries", "keys"))
+    anchors = _or_top(trace, "zscore(3)")[int(trace.matrix_steps[-1]), trace.matrix_layers]
+    published, exact = np.transpose(
+        [
+            [_advantage(trace, product, chosen) for product in products(queries, keys)]
+            for queries, keys, chosen in zip(*states, anchors, strict=True)
+        ]
+    )
+    return published, exact
+
+
+def _by_head(queries: Array, keys: Array, modulo: bool = False) -> Array:
+    """Mean over heads of q.k, query head h with key head h // (H / H_kv), or with h % H_kv."""
+    head = np.arange(len(queries))
+    pairing = head % len(keys) if modulo else head // (len(queries) // len(keys))
+    return np.einsum("hid,hjd->hij", queries, keys[pairing]).mean(axis=0)
+
+
+def _head_averaged_states(queries: Array, keys: Array) -> Pair:
     """q and k averaged over heads before the product, against the product of every head."""
-    states = _states(trace)
-    if states is None:
-        return None
-    queries, keys = states
-    wide = np.repeat(keys, queries.shape[1] // keys.shape[1], axis=1)
-    published, exact = [], []
-    for layer, chosen in enumerate(_fallback_anchors(trace)):
-        averaged = queries[layer].mean(axis=0) @ keys[layer].mean(axis=0).T
-        published.append(_advantage(trace, averaged, chosen))
-        each = np.einsum("hid,hjd->hij", queries[layer], wide[layer])
-        exact.append(_advantage(trace, each.mean(axis=0), chosen))
-    return np.array(published), np.array(exact)
+    return queries.mean(axis=0) @ keys.mean(axis=0).T, _by_head(queries, keys)
 
 
-def _head_modulo(trace: Trace) -> Pair | None:
+def _head_modulo(queries: Array, keys: Array) -> Pair:
     """Query head h paired with key head h % H_kv, against h // (H / H_kv)."""
-    states = _states(trace)
-    if states is None:
-        return None
-    queries, keys = states
-    heads, kv_heads = queries.shape[1], keys.shape[1]
-    pairings = (np.arange(heads) % kv_heads, np.arange(heads) // (heads // kv_heads))
-    values: tuple[list[float], list[float]] = ([], [])
-    for layer, chosen in enumerate(_fallback_anchors(trace)):
-        for found, pairing in zip(values, pairings, strict=True):
-            each = np.einsum("hid,hjd->hij", queries[layer], keys[layer, pairing])
-            found.append(_advantage(trace, each.mean(axis=0), chosen))
-    return np.array(values[0]), np.array(values[1])
+    return _by_head(queries, keys, modulo=True), _by_head(queries, keys)
 
 
 def _retokenised_regions(trace: Trace) -> Pair | None:
@@ -172,22 +135,14 @@ def _retokenised_regions(trace: Trace) -> Pair | None:
     if "attention" not in trace.arrays or not _documents(trace) or ANSWER not in trace.region_labels:
         return None
     attention = trace.attention[-1].mean(axis=1, dtype=np.float64)  # [layer, row, token]
-    exact = pooled_rollout(attention, list(trace.regions), list(trace.region_labels))
-    return _to_documents(attention, retokenised(trace)), _flow(exact, list(trace.region_labels))
+    return _to_documents(attention, retokenised(trace)), _to_documents(attention, trace.regions)
 
 
-def _even_documents(trace: Trace) -> Array:
-    even = even_attention(trace)[trace.matrix_layers]
-    return _to_documents(even, retokenised(trace))
-
-
-def _to_documents(attention: Array, spans: list[Region]) -> Array:
-    return _flow(pooled_rollout(attention, spans), [span.label for span in spans])
-
-
-def _flow(rolled: Array, labels: list[str]) -> Array:
-    """[] from the answer to all documents."""
-    return rolled[labels.index(ANSWER), [n for n, label in enumerate(labels) if label.startswith("doc ")]].sum()
+def _to_documents(attention: Array, spans: Sequence[Region]) -> Array:
+    """[] rollout from the answer to all documents."""
+    labels = list(dict.fromkeys(span.label for span in spans))
+    documents = [n for n, label in enumerate(labels) if label.startswith("doc ")]
+    return pooled_rollout(attention, spans)[labels.index(ANSWER), documents].sum()
 
 
 def _documents(trace: Trace) -> list[Region]:
@@ -203,20 +158,17 @@ def retokenised(trace: Trace) -> list[Region]:
     shift = len(positions(trace.regions, BOS))
     documents = _documents(trace)
     edges = [_piece_edge(trace, region.start) for region in documents]
-    edges.append(_piece_edge(trace, _after(trace, documents[-1].stop)))
+    stop = documents[-1].stop
+    after = next((r.stop for r in trace.regions if r.start == stop and r.label == SCAFFOLD), stop)
+    edges.append(_piece_edge(trace, after))  # where the template words after the last document end
     query = positions(trace.regions, QUERY)
     first = [Region(BOS, 0, 1)]
-    if len(query) and query[0] > documents[-1].stop:
+    if len(query) and query[0] > stop:
         last = [Region(QUERY, edges[-1] - shift, int(query[-1]) + 1 - shift)]
     else:
         first, last = [*first, Region(QUERY, 1, max(edges[0] - shift, 1))], []
     pieces = [Region(r.label, max(edges[n] - shift, 1), edges[n + 1] - shift) for n, r in enumerate(documents)]
     return [*first, *pieces, *last, *(region for region in trace.regions if region.label == ANSWER)]
-
-
-def _after(trace: Trace, stop: int) -> int:
-    """Where the template words that begin at `stop` end."""
-    return next((r.stop for r in trace.regions if r.start == stop and r.label == SCAFFOLD), stop)
 
 
 def _piece_edge(trace: Trace, start: int) -> int:
@@ -228,16 +180,15 @@ def _piece_edge(trace: Trace, start: int) -> int:
     return breaks[-1] + 1 if breaks else before.start
 
 
-def pooled_rollout(attention: Array, spans: list[Region], labels: list[str] | None = None) -> Array:
+def pooled_rollout(attention: Array, spans: Sequence[Region]) -> Array:
     """Sum-pool [layer, row, token] over regions, divide rows by their sums, add I, divide again, multiply up."""
-    labels = labels or [span.label for span in spans]
+    labels = list(dict.fromkeys(span.label for span in spans))
     member = np.zeros((len(labels), attention.shape[-1]))
     for span in spans:
         member[labels.index(span.label), span.start : span.stop] = 1
     rows = attention.shape[1]
     pooled = member[:, :rows] @ attention @ member.T  # [layer, region, region]
-    total = pooled.sum(axis=-1, keepdims=True)
-    return region_rollout(np.divide(pooled, total, out=np.zeros_like(pooled), where=total > 0), alpha=0.5)
+    return region_rollout(ratio(pooled, pooled.sum(axis=-1, keepdims=True), 0), alpha=0.5)
 
 
 @dataclass(frozen=True)
@@ -260,18 +211,17 @@ QUIRKS: dict[str, Quirk] = {
         lambda trace: _absolute_threshold(uniform_trace(trace))[0],
     ),
     "one_forward": Quirk(
-        "last forward only, % absorbed",
-        "absorption",
-        _one_forward,
-        lambda trace: _one_forward(uniform_trace(trace))[0],
+        "last forward only, % absorbed", "absorption", _one_forward, lambda trace: _one_forward(uniform_trace(trace))[0]
     ),
-    "head_averaged_states": Quirk("heads averaged first, q·k advantage", "qk", _head_averaged_states),
-    "head_modulo": Quirk("head h with h mod H, q·k advantage", "qk", _head_modulo),
+    "head_averaged_states": Quirk(
+        "heads averaged first, q·k advantage", "qk", partial(_advantages, products=_head_averaged_states)
+    ),
+    "head_modulo": Quirk("head h with h mod H, q·k advantage", "qk", partial(_advantages, products=_head_modulo)),
     "retokenised_regions": Quirk(
         "pieces tokenised apart, flow to documents",
         "flow",
         _retokenised_regions,
-        _even_documents,
+        lambda trace: _to_documents(even_attention(trace)[trace.matrix_layers], retokenised(trace)),
         "without full matrices (keep='matrices'), documents or answer",
     ),
 }
@@ -282,25 +232,23 @@ def figure(result: Result, models: Sequence[str], beside: str | None = None) -> 
     """Published and exact values per layer, by quirk; only those that belong to an analysis, where one is given."""
     quirks = {name: quirk for name, quirk in QUIRKS.items() if beside in (None, quirk.beside)}
     table = result.table.filter(pl.col("quirk").is_in(list(quirks)))
-    return Figure(
-        "compat",
+    return result_figure(
+        result,
         "Published computations beside exact ones",
-        arrange([_quirk(table, name, quirk.title, models) for name, quirk in quirks.items()], {"table": table}),
-        table,
+        [_quirk(table, name, quirk.title, models) for name, quirk in quirks.items()],
         "The computations of the published code, quirk by quirk, on the same traces: dashed and hollow as published, "
         "solid as defined. The thin grey line is the control: the published computation on uniform attention, which is "
         "what its figure would show with nothing to see.",
-        finding=_furthest(table, quirks, models),
-        notes=result.notes,
+        _furthest(table, quirks, models),
+        table,
         subtitle="grey: the published computation on uniform attention",
     )
 
 
 def published_view(compat: Result, name: str, models: Sequence[str]) -> Figure | None:
     """The quirks that change the figure of an analysis; None where there are none."""
-    names = [quirk for quirk, row in QUIRKS.items() if row.beside == name]
-    known = compat.table.filter(pl.col("quirk").is_in(names))
-    return None if known.is_empty() else figure(compat, models, name)
+    shown = figure(compat, models, name)
+    return None if shown.table.is_empty() else shown
 
 
 def _quirk(table: pl.DataFrame, name: str, title: str, models: Sequence[str]) -> Plot | None:
@@ -311,22 +259,14 @@ def _quirk(table: pl.DataFrame, name: str, title: str, models: Sequence[str]) ->
     whole = part["layer"].null_count() == part.height
     numbers = [number for column in ("published", "exact", "uniform") for number in part[column].to_list()]
     x = alt.X("layer:Q", title="whole stack" if whole else "layer", **whole_numbers(part["layer"].fill_null(0)))
-    scale = alt.Scale(domain=ends_of(numbers), nice=True, zero=False)
-
-    def height(column: str) -> alt.Y:
-        return alt.Y(f"{column}:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5))
-
-    colour = model_colour(models, table["model"])
-    dash = alt.StrokeDash(
-        "version:N",
-        scale=alt.Scale(domain=list(_VERSIONS), range=list(_VERSIONS.values())),
-        legend=alt.Legend(title=None, symbolStrokeColor=CONTROL, symbolType="stroke", symbolSize=250),
-    )
+    height = quantity(alt.Y, alt.Scale(domain=ends_of(numbers), nice=True, zero=False))
+    colour, shape = (model_look(channel, models, table["model"]) for channel in (alt.Color, alt.Shape))
+    dash = looks(alt.StrokeDash, "version", _VERSIONS, **DASHED)
     base = alt.Chart().encode(x=x)
     even = base.transform_filter("isValid(datum.uniform)").encode(y=height("uniform"), detail="model:N")
     folded = base.transform_fold(list(_VERSIONS), as_=["version", "value"]).encode(y=height("value"), color=colour)
     told = tooltips("model", "version", "layer", "value", "uniform", "samples")
-    points = folded.encode(shape=model_shape(models, table["model"]), tooltip=told)
+    points = folded.encode(shape=shape, tooltip=told)
     layers = [
         even.mark_point(shape="stroke", size=200, strokeWidth=1.2, color=CONTROL)
         if whole

@@ -5,12 +5,13 @@ the table, so that a line switched off on the page moves nothing. Which numbers 
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import polars as pl
 
+from floatscope.analysis.palette import BED, BOUNDS, CONTROL, DASHED, HEAT, INK, MODELS, MUTED, POINT
 from floatscope.analysis.results import CONTROLS
 from floatscope.analysis.token_text import plain_text
 
@@ -20,36 +21,9 @@ Plot = dict[str, Any]
 """A plot as Vega-Lite. Altair checks its layers; joined here, they are not copied by it at every step."""
 Where = Mapping[str, Any]
 """Which rows of a table a panel draws: a value for some columns."""
-CARD, INK, MUTED, LINE, BED = "#ffffff", "#1f2328", "#5d6570", "#e4e0d8", "#f4f1ea"
-HEAT, CONTROL, ACCENT = "#e8590c", "#7b828c", "#b8430f"
-MODELS = ("#0072b2", "#00825f", "#b0457f", "#a86e00", "#6457a6", "#3a7d8c", "#7d5a3c", "#4f6d1f")
-DARK = {
-    CARD: "#1b1e24",
-    INK: "#e8e6e1",
-    MUTED: "#a3a9b3",
-    LINE: "#31353d",
-    BED: "#22262d",
-    HEAT: "#f76707",
-    CONTROL: "#8d95a1",
-    ACCENT: "#ff9a62",
-    # token classes
-    "#9aa0a6": "#767d87",
-    "#003f66": "#3d7fb3",
-    "#2b7bba": "#4c9ed9",
-    "#56b4e9": "#86c8f0",
-    "#b5dcf4": "#c4e4f7",
-    "#009e73": "#2fc49a",
-    "#e69f00": "#f0c05a",
-    "#d55e00": "#f08a3c",
-    **dict(
-        zip(
-            MODELS,
-            ("#56b4e9", "#2fc49a", "#e79bc4", "#f0c05a", "#b3a6f2", "#7fc9d6", "#d2a679", "#b5cf6b"),
-            strict=True,
-        )
-    ),
-}
-"""The colours of the dark theme by those of the light one. Models are told apart without red against green."""
+Names = tuple[str, str | None, Sequence[Any]]
+"""A side of a panel of cells: the column, what is written beside it, and its names in order."""
+
 SHAPES = ("circle", "square", "triangle-up", "diamond")
 DASHES = {
     **{"uniform": [1, 0], "random": [4, 3], "untrained": [1.5, 2.5]},
@@ -57,25 +31,6 @@ DASHES = {
 }
 MARKS = {"uniform": "stroke", "random": "cross", "untrained": "triangle-down"}
 WIDTH, HEIGHT = 240, 140
-_TEXT = {
-    "labelColor": MUTED,
-    "titleColor": MUTED,
-    "labelFontSize": 11,
-    "titleFontSize": 11,
-    "titleFontWeight": "normal",
-}
-CONFIG: dict[str, Any] = {
-    "background": CARD,
-    "font": "system-ui, Segoe UI, Roboto, Noto Sans, Helvetica, Arial, sans-serif",
-    "padding": 12,
-    "title": {"color": INK, "subtitleColor": MUTED, "fontSize": 12.5, "anchor": "start", "fontWeight": 600},
-    "axis": {**_TEXT, "gridColor": LINE, "domainColor": CONTROL, "ticks": False, "labelPadding": 5, "titlePadding": 5},
-    "axisX": {"grid": False},
-    "axisY": {"domain": False, "minExtent": 30},
-    "legend": {**_TEXT, "orient": "top", "labelFontSize": 12, "symbolStrokeWidth": 2},
-    "view": {"stroke": None},
-    "concat": {"spacing": 24},
-}
 
 
 def arrange(
@@ -163,22 +118,22 @@ def ends_of(values: Iterable[float | None], zero: bool = False) -> list[float]:
     return [low, high] if high - low > 1e-12 else [low - 0.5, high + 0.5]
 
 
-def model_colour(models: Sequence[str], known: pl.Series, legend: bool = True) -> alt.Color:
-    """A colour for each model, the same in every figure of a page; `known` are the models to name in the legend."""
-    return alt.Color("model:N", **_model_scale(models, known, MODELS, legend))
-
-
-def model_shape(models: Sequence[str], known: pl.Series, legend: bool = True) -> alt.Shape:
-    """A shape for each model, beside its colour."""
-    return alt.Shape("model:N", **_model_scale(models, known, SHAPES, legend))
-
-
-def _model_scale(models: Sequence[str], known: pl.Series, values: Sequence[str], legend: bool) -> dict[str, Any]:
-    names = set(known.to_list())
-    given = {model: values[place % len(values)] for place, model in enumerate(models) if model in names}
+def looks(channel: Any, field: str, given: Mapping[str, Any], **legend: Any) -> Any:
+    """An encoding that gives each name of a field its look: a colour, a shape or a dash; and how its legend looks."""
     scale = alt.Scale(domain=list(given), range=list(given.values()))
-    shown = alt.Legend(title=None, symbolOpacity=1, symbolStrokeWidth=0, symbolSize=60)
-    return {"scale": scale, "legend": shown if legend else None}
+    return channel(f"{field}:N", scale=scale, legend=alt.Legend(title=None, **legend))
+
+
+def model_look(channel: Any, models: Sequence[str], known: pl.Series) -> Any:
+    """A colour or a shape for each model, the same in every figure of a page; the legend names those that are known."""
+    values, names = MODELS if channel is alt.Color else SHAPES, set(known.to_list())
+    given = {model: values[place % len(values)] for place, model in enumerate(models) if model in names}
+    return looks(channel, "model", given, symbolOpacity=1, symbolStrokeWidth=0, symbolSize=60)
+
+
+def quantity(channel: Any, scale: alt.Scale, title: str | None = None, ticks: int = 5) -> Callable[[str], Any]:
+    """An axis that several columns of numbers share: from a column to its encoding."""
+    return lambda column: channel(f"{column}:Q", title=title or None, scale=scale, axis=alt.Axis(tickCount=ticks))
 
 
 def tooltips(*columns: str) -> list[alt.Tooltip]:
@@ -193,8 +148,6 @@ def tooltips(*columns: str) -> list[alt.Tooltip]:
 
 
 _NUMBERS = ("value", "low", "high", "p", "published", "exact", "received", "control_value", *CONTROLS)
-POINT: dict[str, Any] = {"filled": True, "opacity": 1, "size": 32, "strokeOpacity": 0, "strokeWidth": 14}
-"""A point; its stroke is not seen, and only makes it easier to touch."""
 
 
 def lines(
@@ -220,34 +173,29 @@ def lines(
     if part.is_empty():
         return None
     beside = known_columns(part, controls)
-    scale = alt.Scale(domain=list(ends or _ends(part, beside)), nice=True, zero=False)
+    ends = list(ends or _ends(part, beside))
+    scale = alt.Scale(domain=ends, nice=True, zero=False)
     if symlog:
-        scale = alt.Scale(type="symlog", constant=0.5, domain=list(ends or _ends(part, beside)), nice=False)
+        scale = alt.Scale(type="symlog", constant=0.5, domain=ends, nice=False)
+    height = quantity(alt.Y, scale, y)
     x, number = _across(part, across, axis)
     base = alt.Chart().encode(x=x)
-    colour, shape = model_colour(models, table["model"]), model_shape(models, table["model"])
+    colour, shape = (model_look(channel, models, table["model"]) for channel in (alt.Color, alt.Shape))
     extra = {"detail": detail} if detail else {}
-
-    def height(column: str) -> alt.Y:
-        return alt.Y(f"{column}:Q", title=y or None, scale=scale, axis=alt.Axis(tickCount=5))
-
+    several = part[across].n_unique() > 1
     layers = []
     if beside:
-        folded = (
-            base.transform_fold(beside, as_=["control", "control_value"])
-            .transform_filter("isValid(datum.control_value)")
-            .encode(y=height("control_value"), color=colour, detail=["model:N", *([detail] if detail else [])])
-        )
-        lone = part[across].n_unique() == 1
-        drawn = (
-            folded.mark_point(shape="stroke", size=200, strokeWidth=1.2) if lone else folded.mark_line(strokeWidth=1.2)
-        )
-        layers.append(drawn.encode(strokeDash=control_dash(controls, table), opacity=alt.value(0.75)))
+        thin: dict[str, Any] = {"strokeWidth": 1.2} if several else {"strokeWidth": 1.2, "shape": "stroke", "size": 200}
+        folded = _controls(base, beside, height)
+        drawn = folded.mark_line(**thin) if several else folded.mark_point(**thin)
+        dashes = {name: DASHES[name] for name in known_columns(table, controls)}
+        dash = looks(alt.StrokeDash, "control", dashes, **DASHED, symbolOpacity=1)
+        apart = ["model:N", *extra.values()]
+        layers.append(drawn.encode(color=colour, detail=apart, strokeDash=dash, opacity=alt.value(0.75)))
     known = base.transform_filter("isValid(datum.value)")
     if detail is None and {"low", "high"} <= set(part.columns) and part["low"].is_not_null().any():
         limits = known.transform_filter("isValid(datum.low) && isValid(datum.high)")
-        band = number and part[across].n_unique() > 1
-        marked = limits.mark_area(opacity=0.14) if band else limits.mark_rule(strokeWidth=1.6, opacity=0.6)
+        marked = limits.mark_area(opacity=0.14) if number and several else limits.mark_rule(**BOUNDS)
         layers.append(marked.encode(y=height("low"), y2="high:Q", color=colour))
     layers.append(known.mark_line(strokeWidth=2).encode(y=height("value"), color=colour, **extra))
     told = [column for column in ("value", "low", "high", *beside, "samples", "n") if column in part.columns]
@@ -255,6 +203,12 @@ def lines(
     layers.append(known.mark_point(**POINT).encode(y=height("value"), color=colour, shape=shape, tooltip=tip))
     numbers = [{"calculate": f"toNumber(datum[{across!r}])", "as": across}] if _digits(part[across]) else []
     return plot(layers, title, table, where, transform=numbers, name=name)
+
+
+def _controls(base: alt.Chart, names: list[Any], height: Callable[[str], Any]) -> alt.Chart:
+    """A row for each control, with the columns `control` and `control_value`."""
+    folded = base.transform_fold(names, as_=["control", "control_value"])
+    return folded.transform_filter("isValid(datum.control_value)").encode(y=height("control_value"))
 
 
 def _ends(part: pl.DataFrame, controls: Sequence[str]) -> list[float]:
@@ -286,14 +240,6 @@ def _digits(column: pl.Series) -> bool:
     return column.dtype == pl.String and bool(column.str.contains(r"^[0-9]+$").all())
 
 
-def control_dash(controls: Sequence[str], table: pl.DataFrame) -> alt.StrokeDash:
-    """A dash for each control that the table knows."""
-    known = known_columns(table, controls)
-    dashes = [DASHES[name] for name in known]
-    legend = alt.Legend(title=None, symbolStrokeColor=CONTROL, symbolType="stroke", symbolSize=250, symbolOpacity=1)
-    return alt.StrokeDash("control:N", scale=alt.Scale(domain=known, range=dashes), legend=legend)
-
-
 def dots(
     table: pl.DataFrame,
     title: str,
@@ -313,30 +259,22 @@ def dots(
     if part.is_empty():
         return None
     beside = known_columns(part, CONTROLS)
-    known_controls = known_columns(table, CONTROLS)
-    scale = alt.Scale(domain=_ends(part, beside), nice=True, zero=False)
+    height = quantity(alt.Y, alt.Scale(domain=_ends(part, beside), nice=True, zero=False), y)
     names = [model for model in models if model in part["model"]]
     x = alt.X(f"{across}:N", title=None, scale=alt.Scale(domain=list(order)), axis=alt.Axis(labelAngle=-30))
     base = alt.Chart().encode(x=x, xOffset=alt.XOffset("model:N", scale=alt.Scale(domain=names, paddingOuter=0.6)))
-    colour = model_colour(models, table["model"])
-
-    def height(column: str) -> alt.Y:
-        return alt.Y(f"{column}:Q", title=y or None, scale=scale, axis=alt.Axis(tickCount=5))
-
+    colour = model_look(alt.Color, models, table["model"])
     layers = []
     if beside:
-        marks = alt.Scale(domain=known_controls, range=[MARKS[control] for control in known_controls])
-        legend = alt.Legend(title=None, symbolStrokeColor=CONTROL, symbolFillColor="transparent", symbolStrokeWidth=1.4)
-        layers.append(
-            base.transform_fold(beside, as_=["control", "control_value"])
-            .transform_filter("isValid(datum.control_value)")
-            .mark_point(filled=False, strokeWidth=1.2, size=30, color=CONTROL, opacity=1)
-            .encode(y=height("control_value"), shape=alt.Shape("control:N", scale=marks, legend=legend))
-        )
+        marks = {control: MARKS[control] for control in known_columns(table, CONTROLS)}
+        legend = {"symbolStrokeColor": CONTROL, "symbolFillColor": "transparent", "symbolStrokeWidth": 1.4}
+        small = {"filled": False, "strokeWidth": 1.2, "size": 30, "color": CONTROL, "opacity": 1}
+        drawn = _controls(base, beside, height).mark_point(**small)
+        layers.append(drawn.encode(shape=looks(alt.Shape, "control", marks, **legend)))
     known = base.transform_filter("isValid(datum.value)")
     if {"low", "high"} <= set(part.columns):
         limits = known.transform_filter("isValid(datum.low) && isValid(datum.high)")
-        layers.append(limits.mark_rule(strokeWidth=1.6, opacity=0.6).encode(y=height("low"), y2="high:Q", color=colour))
+        layers.append(limits.mark_rule(**BOUNDS).encode(y=height("low"), y2="high:Q", color=colour))
     told = [column for column in ("value", "low", "high", "p", *beside, "samples") if column in part.columns]
     tip = tooltips("model", across, *told)
     full = known if hollow is None else known.transform_filter(f"!({hollow})")
@@ -352,13 +290,10 @@ def cells(
     table: pl.DataFrame,
     title: str,
     where: Where,
-    x: str,
-    y: str,
-    columns: Sequence[Any],
-    rows: Sequence[Any],
+    x: Names,
+    y: Names,
     top: float,
     value: str = "value",
-    titles: tuple[str | None, str | None] = (None, None),
     label: str | None = None,
     mark: str | None = None,
     told: Sequence[str] = (),
@@ -375,28 +310,20 @@ def cells(
     part = table.filter(**where).drop_nulls(value)
     if part.is_empty():
         return None
-    gap = (
-        alt.Scale(domain=list(columns), paddingInner=0.04, paddingOuter=0),
-        alt.Scale(domain=list(rows), paddingInner=0.04, paddingOuter=0),
-    )
-    labels = label or alt.Undefined
-    base = alt.Chart().encode(
-        x=alt.X(f"{x}:O", title=titles[0], scale=gap[0], axis=name_axis(labels)),
-        y=alt.Y(f"{y}:O", title=titles[1], scale=gap[1], axis=name_axis(labels)),
-    )
-    shade = alt.Opacity(
-        f"{value}:Q",
-        scale=alt.Scale(type="sqrt" if root else "linear", domain=[0, top or 1], range=[0, 1], clamp=True),
-        legend=None,
-    )
-    ink = CONTROL if faint else HEAT
-    layers = [base.mark_rect(color=ink).encode(opacity=shade, tooltip=tooltips(*told, value))]
+
+    def side(channel: Any, column: str, heading: str | None, names: Sequence[Any]) -> Any:
+        gaps = alt.Scale(domain=list(names), paddingInner=0.04, paddingOuter=0)
+        return channel(f"{column}:O", title=heading, scale=gaps, axis=name_axis(label or alt.Undefined))
+
+    base = alt.Chart().encode(x=side(alt.X, *x), y=side(alt.Y, *y))
+    scale = alt.Scale(type="sqrt" if root else "linear", domain=[0, top or 1], range=[0, 1], clamp=True)
+    shade = alt.Opacity(f"{value}:Q", scale=scale, legend=None)
+    shown = base.mark_rect(color=CONTROL if faint else HEAT).encode(opacity=shade, tooltip=tooltips(*told, value))
+    layers = [shown]
     if mark:
-        diamond = base.transform_filter(mark).mark_point(
-            shape="diamond", stroke=INK, size=42, strokeWidth=1.4, opacity=1
-        )
-        layers.append(diamond)
-    width, height = size[0] * len(columns), size[1] * len(rows)
+        diamond = {"shape": "diamond", "stroke": INK, "size": 42, "strokeWidth": 1.4, "opacity": 1}
+        layers.append(base.transform_filter(mark).mark_point(**diamond))
+    width, height = size[0] * len(x[2]), size[1] * len(y[2])
     return plot(layers, title, table, where, width, height, name=name, bed=True)
 
 
@@ -408,7 +335,8 @@ def name_axis(label: Any = alt.Undefined, angle: float = 0) -> alt.Axis:
 def token_axis(texts: Mapping[int, str], pixels: int, angle: int) -> alt.Axis:
     """Token texts beside cells, by position, as many as fit into so many pixels."""
     every = max(1, -(-9 * len(texts) // pixels))
-    shown = {str(place): _short(texts[place]) for place in sorted(texts)[::every]}
+    plain = {place: plain_text(texts[place]).replace("\n", "↵").strip() for place in sorted(texts)[::every]}
+    shown = {str(place): (text or "␣")[:10] for place, text in plain.items()}
     return alt.Axis(
         values=[int(place) for place in shown],
         labelExpr=f"{json.dumps(shown)}[datum.value]",
@@ -418,7 +346,3 @@ def token_axis(texts: Mapping[int, str], pixels: int, angle: int) -> alt.Axis:
         domain=False,
         grid=False,
     )
-
-
-def _short(text: str) -> str:
-    return (plain_text(text).replace("\n", "↵").strip() or "␣")[:10]

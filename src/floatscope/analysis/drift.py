@@ -9,78 +9,44 @@ from typing import Any
 import altair as alt
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect, field_of, parse_detector
+from floatscope.analysis.cells import Array, cell_columns, mean_known, ratio
 from floatscope.analysis.depth import depth_table
-from floatscope.analysis.drawing import (
-    ACCENT,
-    HEAT,
-    INK,
-    Plot,
-    arrange,
-    lines,
-    name_axis,
-    plot,
-    token_axis,
-    tooltips,
-)
-from floatscope.analysis.figure import Figure
-from floatscope.analysis.findings import by_model, sentence
-from floatscope.analysis.results import (
-    DEFAULTS,
-    NO_CONTROLS,
-    Controls,
-    Options,
-    Panel,
-    Result,
-    analyse,
-)
-from floatscope.analysis.uniform import uniform_layers
+from floatscope.analysis.drawing import Plot, arrange, lines, name_axis, plot, token_axis, tooltips
+from floatscope.analysis.figure import Figure, finding, result_figure
+from floatscope.analysis.palette import ACCENT, HEAT, INK
+from floatscope.analysis.results import Controls, Options, Panel, Result, analyse
+from floatscope.analysis.uniform import on_uniform
 from floatscope.errors import UserError
 from floatscope.statistics import spearman
 from floatscope.traces import Trace
 
-Array = NDArray[Any]
-MEASURES: dict[str, str] = {
-    "turnover": "1 - Jaccard of the anchor sets of consecutive steps",
-    "centroid_shift": "displacement of the received-weighted centroid, in tokens a step",
-    "top_shift": "displacement of the position that receives most, in tokens a step",
-    "wasserstein": "Wasserstein-1 between consecutive received distributions, in tokens",
-    "lifetime": "mean number of consecutive steps that a position stays an anchor",
-    "static_share": "share of the positions ever an anchor that are one at every step",
-    "direction": "Spearman correlation of the top position with the step",
-    "cosine": "cosine of consecutive received distributions",
-    "top_overlap": "share of the ten most attended positions that stay among them",
-}
+MEASURES = (
+    *("turnover", "centroid_shift", "top_shift", "wasserstein", "lifetime"),
+    *("static_share", "direction", "cosine", "top_overlap"),
+)
 TOP = 10
 
 
-def drift(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Controls = NO_CONTROLS) -> Result:
+def drift(traces: Iterable[Trace], options: Options, controls: Controls) -> Result:
     """Every drift measure per model and layer; random control: received attention shuffled at every step."""
+    keys = ("measure", "layer")
 
     def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any]:
         if trace.steps < 2:
             panel.note("Traces of one step have no drift: their values are null.")
         field = field_of(trace, options.normalisation)
-        chosen = parse_detector(options.detector)(field) > 0.5
-        found = _measures(trace.received, chosen, field.present)
-        even, kinds = uniform_layers(trace)
-        flat = trace_drift(even, options)
-        shuffled = _measures(*_shuffle(trace.received, chosen, field.present, rng), field.present)
-        return {
-            "measure": np.repeat(list(MEASURES), trace.layers),
-            "layer": np.tile(np.arange(trace.layers), len(MEASURES)),
-            "value": np.concatenate([found[name] for name in MEASURES]),
-            "uniform": np.concatenate([flat[name][kinds] for name in MEASURES]),
-            "random": np.concatenate([shuffled[name] for name in MEASURES]),
-        }
+        anchors = parse_detector(options.detector)(field) > 0.5
+        found = _measures(trace.received, anchors, field.present)
+        flat = on_uniform(trace, lambda even: trace_drift(even, options))
+        shuffled = _measures(*_shuffle(trace.received, anchors, field.present, rng), field.present)
+        return cell_columns(keys, value=found, uniform=flat, random=shuffled)
 
-    result, panel = analyse("drift", traces, ("measure", "layer"), measure, options, controls)
-    return Result("drift", {**result.tables, "drift_depth": depth_table(panel, options)}, result.notes)
+    return analyse("drift", traces, keys, measure, options, controls, drift_depth=depth_table)[0]
 
 
-def trace_drift(trace: Trace, options: Options = DEFAULTS) -> dict[str, Array]:
+def trace_drift(trace: Trace, options: Options) -> dict[str, Array]:
     """Every measure of one trace, [layer]; nan where it is undefined."""
     field = field_of(trace, options.normalisation)
     return _measures(trace.received, parse_detector(options.detector)(field) > 0.5, field.present)
@@ -99,51 +65,30 @@ def _shuffle(received: Array, anchors: Array, present: Array, rng: np.random.Gen
 
 def _measures(received: Array, anchors: Array, present: Array) -> dict[str, Array]:
     """received, anchors, present: [step, layer, token] -> each measure [layer]."""
-    layers = received.shape[1]
-    nothing = np.full(layers, np.nan)
-    measures = {"lifetime": _lifetime(anchors), "static_share": _static_share(anchors)}
     if len(received) < 2:
-        return {name: nothing for name in MEASURES}
+        return {name: np.full(received.shape[1], np.nan) for name in MEASURES}
     share = received / np.maximum(received.sum(axis=-1, keepdims=True), 1e-12)
-    place = np.arange(received.shape[-1])
-    centroid = share @ place.astype(np.float64)  # [step, layer]
+    centroid = share @ np.arange(received.shape[-1], dtype=np.float64)  # [step, layer]
     top = np.where(present, received, -1).argmax(axis=-1)
     before, after = share[:-1], share[1:]
     lengths = np.sqrt(np.einsum("slt,slt->sl", share, share))
-    measures |= {
-        "turnover": _turnover(anchors),
+    ever, always = anchors.any(axis=0).sum(axis=-1), anchors.all(axis=0).sum(axis=-1)
+    union, common = (anchors[1:] | anchors[:-1]).sum(axis=-1), (anchors[1:] & anchors[:-1]).sum(axis=-1)
+    begins = anchors.copy()  # a life begins where the step before had no anchor
+    begins[1:] &= ~anchors[:-1]
+    measures = {
+        # 1 - Jaccard of consecutive steps; pairs of steps without any anchor are left out
+        "turnover": mean_known(1 - common / np.maximum(union, 1), union > 0),
         "centroid_shift": np.abs(np.diff(centroid, axis=0)).mean(axis=0),
         "top_shift": np.abs(np.diff(top, axis=0)).mean(axis=0),
         "wasserstein": np.abs(np.cumsum(after - before, axis=-1, dtype=np.float64)).sum(axis=-1).mean(axis=0),
-        "direction": spearman(top.T, np.arange(len(top))) if len(top) > 2 else nothing,
+        "lifetime": ratio(anchors.sum(axis=(0, 2)), begins.sum(axis=(0, 2))),
+        "static_share": ratio(always, ever),
+        "direction": spearman(top.T, np.arange(len(top))) if len(top) > 2 else np.full(top.shape[1], np.nan),
         "cosine": (np.einsum("slt,slt->sl", before, after) / (lengths[:-1] * lengths[1:])).mean(axis=0),
         "top_overlap": _top_overlap(received),
     }
     return {name: np.asarray(measures[name], np.float64) for name in MEASURES}
-
-
-def _turnover(anchors: Array) -> Array:
-    """Pairs of steps without any anchor are left out; nan where there is no pair left."""
-    union = (anchors[1:] | anchors[:-1]).sum(axis=-1)
-    common = (anchors[1:] & anchors[:-1]).sum(axis=-1)
-    known = union > 0
-    changed = np.where(known, 1 - common / np.maximum(union, 1), 0).sum(axis=0)
-    pairs = known.sum(axis=0)
-    return np.divide(changed, pairs, out=np.full(pairs.shape, np.nan), where=pairs > 0)
-
-
-def _lifetime(anchors: Array) -> Array:
-    """Steps that anchors live / number of lives: a life begins where the step before had no anchor."""
-    begins = anchors.copy()
-    begins[1:] &= ~anchors[:-1]
-    lives = begins.sum(axis=(0, 2))
-    return np.divide(anchors.sum(axis=(0, 2)), lives, out=np.full(lives.shape, np.nan), where=lives > 0)
-
-
-def _static_share(anchors: Array) -> Array:
-    ever = anchors.any(axis=0).sum(axis=-1)
-    always = anchors.all(axis=0).sum(axis=-1)
-    return np.divide(always, ever, out=np.full(ever.shape, np.nan), where=ever > 0)
 
 
 def _top_overlap(received: Array) -> Array:
@@ -154,7 +99,7 @@ def _top_overlap(received: Array) -> Array:
     return (among[1:] & among[:-1]).sum(axis=-1).mean(axis=0) / count
 
 
-def temporal_heatmap(trace: Trace, layer: int, options: Options = DEFAULTS) -> pl.DataFrame:
+def temporal_heatmap(trace: Trace, layer: int, options: Options) -> pl.DataFrame:
     """One row per step and position of a layer: received attention, whether an anchor, whether it commits."""
     if not -trace.layers <= layer < trace.layers:
         raise UserError(f"The trace of {trace.model!r} has {trace.layers} layers; there is no layer {layer}.")
@@ -198,24 +143,19 @@ def figure(result: Result, models: Sequence[str]) -> Figure:
     """Every drift measure per layer."""
     table = result.table
     panels = [lines(table, title, {"measure": name}, models, symlog=name in _FAR) for name, title in _TITLES.items()]
-    turnover = table.filter(measure="turnover")
-    beside = {name: by_model(turnover, models, name) for name in ("random", "untrained")}
-    return Figure(
-        "drift",
+    what, turnover = "Turnover, mean over layers", table.filter(measure="turnover")
+    return result_figure(
+        result,
         "How far it moves",
-        arrange(panels, {"table": table}),
-        table,
+        panels,
         "Turnover 0 is a sink that never moves, 1 is a new set of anchors at every step; bands are 95 % intervals "
         "over samples. Distances in tokens have a scale that is linear near 0 and logarithmic above. Thin lines are "
         "controls: even attention, the same values shuffled over positions at every step, the untrained model.",
-        finding=sentence("Turnover, mean over layers", by_model(turnover, models), beside),
-        notes=result.notes,
+        finding(what, turnover, models, ("random", "untrained")),
     )
 
 
-def step_map(
-    traces: Iterable[Trace], models: Sequence[str], layer: int | None = None, options: Options = DEFAULTS
-) -> Figure | None:
+def step_map(traces: Iterable[Trace], models: Sequence[str], layer: int | None, options: Options) -> Figure | None:
     """Received attention over steps and tokens: one sample under every model, beside the model untrained.
 
     Without a layer it is the one whose anchors change most under the first model, and the panels are small; with one
@@ -226,9 +166,9 @@ def step_map(
     if not shown:
         return None
     first = shown[0]
-    depth = _liveliest(first) if layer is None else layer
     if layer is None:  # models of unequal depth are shown at the same relative depth
-        depths = [round(depth * (trace.layers - 1) / max(1, first.layers - 1)) for trace in shown]
+        lively = _liveliest(first)
+        depths = [round(lively * (trace.layers - 1) / max(1, first.layers - 1)) for trace in shown]
     else:
         depths = [layer] * len(shown)
     tables = [temporal_heatmap(trace, depth, options) for trace, depth in zip(shown, depths, strict=True)]
@@ -262,12 +202,9 @@ def _one_sample(traces: Iterable[Trace], models: Sequence[str]) -> list[Trace]:
         first.setdefault(_whose(trace), trace)
         if trace.metadata.get("sample") == sample:
             same.setdefault(_whose(trace), trace)
-    found = []
-    for model in models:
-        own = same.get((model, "")) or first.get((model, ""))
-        control = same.get((model, "untrained"))
-        found += [trace for trace in (own, control) if trace is not None]
-    return found
+    own = {key: trace for key, trace in first.items() if key[1] == ""} | same
+    pairs = [(model, control) for model in models for control in ("", "untrained")]
+    return [own[pair] for pair in pairs if pair in own]
 
 
 def _whose(trace: Trace) -> tuple[str, str]:

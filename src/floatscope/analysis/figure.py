@@ -1,6 +1,6 @@
-"""A figure: a chart, the table it draws and its words; drawn once for the verbs, for notebooks and for the page.
+"""A figure: a chart, the table it draws and its words, with the numbers of a run as people read them.
 
-Charts are drawn in the light theme; another theme is an exchange of colours.
+Drawn once for the verbs, for notebooks and for the page, in the light theme; another is an exchange of colours.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,9 @@ from typing import Any, Literal
 import altair as alt
 import polars as pl
 
-from floatscope.analysis.drawing import CONFIG, DARK, Chart
+from floatscope.analysis.drawing import Chart, Plot, arrange
+from floatscope.analysis.palette import CONFIG, DARK
+from floatscope.analysis.results import Result
 from floatscope.errors import UserError
 from floatscope.files import replace_bytes
 
@@ -72,14 +74,10 @@ class Figure:
         for name in formats:
             if name not in FORMATS:
                 raise UserError(f"There is no figure format {name!r}; known are {', '.join(FORMATS)}.")
-            if name == "svg":
-                content = self.svg(theme).encode()
-            elif name == "pdf":
-                content = vl_convert.vegalite_to_pdf(self.spec(theme), vl_version=VEGA_LITE)
-            else:
-                content = vl_convert.vegalite_to_png(self.spec(theme), vl_version=VEGA_LITE, scale=2)
+            convert, settings = getattr(vl_convert, f"vegalite_to_{name}"), {"scale": 2} if name == "png" else {}
+            content = convert(self.spec(theme), vl_version=VEGA_LITE, **settings)
             paths.append(Path(f"{stem}.{name}"))
-            replace_bytes(paths[-1], content)
+            replace_bytes(paths[-1], content.encode() if isinstance(content, str) else content)
         return paths
 
     def _repr_html_(self) -> str:
@@ -99,3 +97,78 @@ def in_theme(spec: dict[str, Any], theme: str) -> dict[str, Any]:
     text = json.dumps({**spec, "datasets": None} if datasets else spec)
     found = json.loads(re.sub(r"#[0-9a-f]{6}", lambda colour: DARK.get(colour[0], colour[0]), text))
     return {**found, "datasets": datasets} if datasets else found
+
+
+def result_figure(
+    result: Result,
+    title: str,
+    panels: Iterable[Plot | None] | Mapping[str, Iterable[Plot | None]],
+    caption: str,
+    finding: str,
+    table: pl.DataFrame | None = None,
+    columns: int = 3,
+    subtitle: str = "",
+    **tables: pl.DataFrame,
+) -> Figure:
+    """The figure of an analysis whose panels draw its main table or another; `tables` are further ones they draw."""
+    table = result.table if table is None else table
+    chart = arrange(panels, {"table": table, **tables}, columns)
+    return Figure(result.name, title, chart, table, caption, finding, result.notes, subtitle=subtitle)
+
+
+def number_text(value: float | None, digits: int = 3) -> str:
+    """A number for people: significant digits, a real minus sign, a dash for none."""
+    if value is None:
+        return "–"
+    if value and abs(value) < 10**-digits / 2:
+        return f"{value:.1g}".replace("-", "−")
+    text = f"{value:.{digits}f}" if abs(value) < 10 else f"{value:.1f}"
+    return text.replace("-", "−")
+
+
+def interval_text(value: float | None, low: float | None, high: float | None, digits: int = 2) -> str:
+    """0.93 [0.85, 0.98]"""
+    if low is None or high is None:
+        return number_text(value, digits)
+    return f"{number_text(value, digits)} [{number_text(low, digits)}, {number_text(high, digits)}]"
+
+
+def by_model(table: pl.DataFrame, models: Sequence[str], column: str = "value") -> dict[str, float]:
+    """Mean over layers of one column, by model."""
+    known = table.drop_nulls(column).group_by("model").agg(pl.col(column).mean())
+    means = dict(known.iter_rows())
+    return {model: means[model] for model in models if model in means}
+
+
+def rows_by_model(table: pl.DataFrame, models: Sequence[str], digits: int = 3) -> dict[str, str]:
+    """The one row of each model, with its interval and, where there is one, its p."""
+    found = {}
+    for row in table.drop_nulls("value").iter_rows(named=True):
+        p = f", p = {number_text(row['p'])}" if row.get("p") is not None else ""
+        found[row["model"]] = interval_text(row["value"], row.get("low"), row.get("high"), digits) + p
+    return {model: found[model] for model in models if model in found}
+
+
+def finding(
+    what: str, table: pl.DataFrame, models: Sequence[str], controls: Sequence[str], digits: int = 2, rows: bool = False
+) -> str:
+    """The sentence of a table: means over layers or, where there is one row per model, that row with its interval."""
+    values = rows_by_model(table, models, digits) if rows else by_model(table, models)
+    return sentence(what, values, {name: by_model(table, models, name) for name in controls}, digits)
+
+
+def sentence(
+    what: str, values: Mapping[str, Any], controls: Mapping[str, Mapping[str, Any]] | None = None, digits: int = 2
+) -> str:
+    """`what`: model value (control value, ...), ...; values are numbers, or texts as they are."""
+    if not values:
+        return ""
+
+    def written(value: Any) -> str:
+        return value if isinstance(value, str) else number_text(value, digits)
+
+    parts = []
+    for model, value in values.items():
+        beside = [f"{name} {written(known[model])}" for name, known in (controls or {}).items() if model in known]
+        parts.append(f"{model} {written(value)}" + (f" ({', '.join(beside)})" if beside else ""))
+    return f"{what}: {'; '.join(parts) if any(', ' in part for part in parts) else ', '.join(parts)}."

@@ -6,42 +6,26 @@ same depth stands beside every number.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from floatscope.analysis.depth import THIRDS, thirds, with_test
-from floatscope.analysis.drawing import Plot, arrange, cells, lines
-from floatscope.analysis.figure import Figure
-from floatscope.analysis.findings import by_model, number_text, rows_by_model, sentence
-from floatscope.analysis.results import (
-    DEFAULTS,
-    NO_CONTROLS,
-    Controls,
-    Options,
-    Panel,
-    Result,
-    analyse,
-    readable,
-    summarise,
-    summarise_samples,
-    with_untrained,
-)
+from floatscope.analysis.cells import Array, cell_columns, mean_known, ratio
+from floatscope.analysis.depth import THIRDS, thirds
+from floatscope.analysis.drawing import Plot, cells, lines
+from floatscope.analysis.figure import Figure, finding, number_text, result_figure
+from floatscope.analysis.results import NUMBERS, Controls, Options, Panel, Result, analyse, readable, summarise
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.canvas import ANSWER
 from floatscope.errors import UserError
 from floatscope.traces import Trace
 
-Array = NDArray[Any]
+_KEYS = ("gold", "view", "form", "window", "layer", "source", "target")
 _STEP_KEYS = ("gold", "window", "step", "target")
 _ANY = "any"
 """Label of the contrast over all gold positions."""
-FORMS = {
-    "pooled": "share of the source's attention that lands on the target (the paper's sum pooling)",
-    "per_token": "the same divided by the target's length, rows rescaled to sum to 1",
-}
 
 
 def region_rollout(matrices: Array, alpha: float = 0.5) -> Array:
@@ -61,9 +45,8 @@ def region_rollout(matrices: Array, alpha: float = 0.5) -> Array:
 
 def per_token(matrices: Array, sizes: Array) -> Array:
     """Divide by the length of the target region and rescale rows to sum to 1; empty rows stay 0."""
-    density = np.divide(matrices, sizes, out=np.zeros_like(matrices), where=sizes > 0)
-    total = density.sum(axis=-1, keepdims=True)
-    return np.divide(density, total, out=np.zeros_like(density), where=total > 0)
+    density = ratio(matrices, sizes, 0)
+    return ratio(density, density.sum(axis=-1, keepdims=True), 0)
 
 
 def gold_label(trace: Trace) -> str:
@@ -77,12 +60,7 @@ def gold_label(trace: Trace) -> str:
     return " + ".join(dict.fromkeys(documents)) or "none"
 
 
-def flow(
-    traces: Iterable[Trace],
-    options: Options = DEFAULTS,
-    controls: Controls = NO_CONTROLS,
-    alpha: float = 0.5,
-) -> Result:
+def flow(traces: Iterable[Trace], options: Options, controls: Controls, alpha: float = 0.5) -> Result:
     """Region matrices per layer and rollouts per layer window, by gold position.
 
     Further tables: answer-to-document flow by gold position, its contrast (gold minus the mean of the other
@@ -99,105 +77,64 @@ def flow(
         found, by_step = _trace_flow(trace, trace.region_matrix(head_mean=True), alpha)
         even, kinds = uniform_layers(trace)
         flat, flat_by_step = _trace_flow(trace, even.region_matrix(head_mean=True)[:, kinds], alpha)
-        if by_step is not None and flat_by_step is not None:
-            panel.other("flow_steps", _STEP_KEYS).add(trace, by_step | {"uniform": flat_by_step["value"]})
-        return found | {"uniform": flat["value"]}
+        if by_step:
+            columns = cell_columns(_STEP_KEYS, value=by_step, uniform=flat_by_step)
+            panel.beside.setdefault("flow_steps", Panel(_STEP_KEYS)).add(trace, _named(trace, columns))
+        columns = _named(trace, cell_columns(_KEYS, value=found, uniform=flat))
+        return columns | {
+            "window": pl.Series(columns["window"].tolist(), dtype=pl.String),
+            "layer": pl.Series(columns["layer"].tolist(), dtype=pl.Int64),
+        }
 
-    keys = ("gold", "view", "form", "window", "layer", "source", "target")
-    result, panel = analyse("flow", traces, keys, measure, options, controls)
-    if not panel.frames:
-        raise UserError("No trace has regions: flow needs prompts built from questions and documents.")
-    tables = {**result.tables, "flow_gold": _answer_to_documents(result.table)}
-    tables["flow_contrast"] = _gold_contrast(panel, options)
+    nothing = "No trace has regions: flow needs prompts built from questions and documents."
+    result, panel = analyse("flow", traces, _KEYS, measure, options, controls, nothing)
+    to_documents = result.table.filter(_TO_DOCUMENTS).with_columns(_IS_GOLD.alias("is_gold"))
+    tables = {**result.tables, "flow_gold": to_documents.drop("view", "form", "layer", "source")}
+    tables["flow_contrast"] = summarise(panel, options, ("gold", "window"), _contrasts, pl.lit(True))
     for name, steps in panel.beside.items():
         tables[name] = summarise(steps, options)
     return Result("flow", tables, result.notes)
 
 
-def _trace_flow(trace: Trace, matrices: Array, alpha: float) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Long columns of one trace: matrices and rollouts averaged over steps, and the answer's rollout by step."""
-    labels = trace.region_labels
+def _trace_flow(trace: Trace, matrices: Array, alpha: float) -> tuple[dict[Any, Array], dict[Any, Array]]:
+    """Region matrices of one trace by gold, view, form, window and layer, mean over the steps at which the source has
+    rows; and the answer's row of every window's rollout by gold and window, [step, region].
+    """
+    labels, gold = trace.region_labels, gold_label(trace)
     sizes = np.array([sum(len(r) for r in trace.regions if r.label == label) for label in labels], float)
     matrices = matrices.astype(np.float64)  # [step, layer, region, region]
-    there = matrices.sum(axis=-1) > 1e-6  # [step, layer, region] sources with rows
+    there = matrices.sum(axis=-1, keepdims=True) > 1e-6  # [step, layer, region, 1] sources with rows
     depth = thirds(trace.layers)
-    windows = {"all": np.arange(trace.layers)} | {
-        name: np.flatnonzero(depth == number) for number, name in enumerate(THIRDS)
-    }
+    windows = {"all": depth >= 0} | {name: depth == number for number, name in enumerate(THIRDS) if number in depth}
     rolled = {name: region_rollout(matrices[:, chosen], alpha) for name, chosen in windows.items()}
-    cells: list[tuple[str, str, str | None, int | None, Array]] = []
-    for form in FORMS:
-        shaped = matrices if form == "pooled" else per_token(matrices, sizes)
-        for layer, matrix in enumerate(_mean_over_steps(shaped, there)):
-            cells.append(("attention", form, None, layer, matrix))
-        for name, matrix in rolled.items():
-            matrix = matrix if form == "pooled" else per_token(matrix, sizes)
-            mean = _mean_over_steps(matrix[:, None], there[:, :1])[0] if len(windows[name]) else None
-            if mean is not None:
-                cells.append(("rollout", form, name, None, mean))
-    known = {name: matrix for name, matrix in rolled.items() if len(windows[name])}
-    return _long(trace, labels, cells), _by_step(trace, labels, known, there[:, 0])
-
-
-def _mean_over_steps(matrices: Array, there: Array) -> Array:
-    """[step, layer, region, region] -> [layer, region, region] over the steps at which the source has rows."""
-    count = there.sum(axis=0)[..., None]  # [layer, region, 1]
-    total = np.where(there[..., None], matrices, 0).sum(axis=0)
-    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
-
-
-def _long(trace: Trace, labels: tuple[str, ...], cells: list[Any]) -> dict[str, Any]:
-    pairs = len(labels) ** 2
-    return {
-        "gold": [gold_label(trace)] * (pairs * len(cells)),
-        "view": np.repeat([view for view, *_ in cells], pairs),
-        "form": np.repeat([form for _, form, *_ in cells], pairs),
-        "window": pl.Series([window for _, _, window, *_ in cells for _ in range(pairs)], dtype=pl.String),
-        "layer": pl.Series([layer for *_, layer, _ in cells for _ in range(pairs)], dtype=pl.Int64),
-        "source": np.tile(np.repeat(labels, len(labels)), len(cells)),
-        "target": np.tile(labels, len(labels) * len(cells)),
-        "value": np.concatenate([matrix.ravel() for *_, matrix in cells]),
-    }
-
-
-def _by_step(trace: Trace, labels: tuple[str, ...], rolled: dict[str, Array], there: Array) -> dict[str, Any] | None:
-    """The answer's row of every window's rollout, at every step at which the answer has rows."""
+    cells = {}
+    for form, shaped in (("pooled", np.asarray), ("per_token", partial(per_token, sizes=sizes))):
+        for layer, matrix in enumerate(mean_known(shaped(matrices), there)):
+            cells[gold, "attention", form, None, layer] = matrix
+        for window, matrix in rolled.items():
+            cells[gold, "rollout", form, window, None] = mean_known(shaped(matrix), there[:, 0])
     if ANSWER not in labels:
-        return None
+        return cells, {}
     source = labels.index(ANSWER)
-    values = np.stack([np.where(there[:, source, None], matrix[:, source], np.nan) for matrix in rolled.values()])
-    windows, steps, targets = values.shape  # [window, step, region]
-    return {
-        "gold": [gold_label(trace)] * values.size,
-        "window": np.repeat(list(rolled), steps * targets),
-        "step": np.tile(np.repeat(np.arange(steps), targets), windows),
-        "target": np.tile(labels, windows * steps),
-        "value": values.ravel(),
-    }
+    steps = {(gold, name): np.where(there[:, 0, source], matrix[:, source], np.nan) for name, matrix in rolled.items()}
+    return cells, steps
 
 
-def _answer_to_documents(table: pl.DataFrame) -> pl.DataFrame:
-    """Rollout from the answer to each document, by gold position; whether the document is the gold one."""
-    return table.filter(_TO_DOCUMENTS).with_columns(_IS_GOLD.alias("is_gold")).drop("view", "form", "layer", "source")
-
-
-def _gold_contrast(panel: Panel, options: Options) -> pl.DataFrame:
-    """Rollout from the answer to the gold document minus the mean over the others, per sample; by gold and over all."""
-    samples = _contrasts(panel)
-    keys = ("gold", "window")
-    if samples.is_empty():
-        return summarise(Panel(keys), options).with_columns(pl.lit(None, pl.Float64).alias("p"))
-    control = _contrasts(panel.untrained) if panel.untrained is not None and panel.untrained.frames else None
-    table = with_untrained(summarise_samples(samples, keys, options), keys, panel, control)
-    return with_test(table, samples, ["model", *keys], options)
+def _named(trace: Trace, columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns with regions by label."""
+    labels = np.array(trace.region_labels)
+    return columns | {name: labels[columns[name]] for name in ("source", "target") if name in columns}
 
 
 def _contrasts(panel: Panel) -> pl.DataFrame:
-    """One row per sample and window, twice: under its gold position and under any."""
+    """Rollout from the answer to the gold document minus the mean over the others, per sample and window.
+
+    Every row stands twice: under its gold position and under any.
+    """
     documents = readable(panel.samples.filter(_TO_DOCUMENTS)).with_columns(_IS_GOLD.alias("is_gold"))
     gap = [
         (pl.col(name).filter("is_gold").mean() - pl.col(name).filter(~pl.col("is_gold")).mean()).alias(name)
-        for name in ("value", "uniform", "random")
+        for name in NUMBERS
     ]
     each = documents.group_by("model", "kind", "trace", "gold", "window", maintain_order=True).agg(gap)
     each = each.drop_nulls("value")  # no gold document, or no other one
@@ -230,29 +167,28 @@ def figure(result: Result, models: Sequence[str]) -> Figure:
         ]
         for model in models
     }
-    tables = {"table": table}
+    tables = {}
     if "flow_steps" in result.tables:
-        steps = result.tables["flow_steps"].filter(_IS_GOLD, window="all").drop_nulls("value")
-        tables["steps"] = steps
+        tables["steps"] = steps = result.tables["flow_steps"].filter(_IS_GOLD, window="all").drop_nulls("value")
         groups["from the answer to the gold document, step by step"] = [
             lines(steps, f"gold at {gold}", {"gold": gold}, models, "step", name="steps", detail="target:N")
             for gold in golds[:_MOST_PANELS]
         ]
     tables["regions"], groups["between all regions"] = _regions(result.table, models)
     contrast = result.tables["flow_contrast"].filter(gold=_ANY, window="all")
-    beside = {name: by_model(contrast, models, name) for name in ("uniform", "untrained")}
-    return Figure(
-        "flow",
+    what = "Gold document minus the mean of the others"
+    return result_figure(
+        result,
         "Flow from the answer to each document, by gold position",
-        arrange(groups, tables),
-        table,
+        groups,
         "Rollout over the whole stack: how much of the answer's attention ends in each document, by where the gold "
         "one stands (diamonds). If the model reads the evidence, the diagonal is dark; beside each model stand even "
         "attention and the untrained model, which know no evidence. Below, the same step by step, and between all "
         "regions, from the rows to the columns.",
-        finding=sentence("Gold document minus the mean of the others", rows_by_model(contrast, models), beside, 3),
-        notes=result.notes,
+        finding(what, contrast, models, ("uniform", "untrained"), 3, rows=True),
+        table,
         subtitle="diamond: the gold document",
+        **tables,
     )
 
 
@@ -260,21 +196,17 @@ def _documents(
     table: pl.DataFrame, model: str, column: str, golds: list[str], targets: list[str], top: float
 ) -> Plot | None:
     """Gold positions down, documents across: the model's flow, or a control's, in grey."""
-    told = ("model", "gold", "target", *(("low", "high") if column == "value" else ()))
     return cells(
         table,
         "trained" if column == "value" else column,
         {"model": model},
-        "target",
-        "gold",
-        targets,
-        golds,
+        ("target", "document", targets),
+        ("gold", "gold at", golds),
         top,
         value=column,
-        titles=("document", "gold at"),
         label=_SHORT,
         mark="datum.is_gold",
-        told=told,
+        told=("model", "gold", "target", *(("low", "high") if column == "value" else ())),
         size=(34, 24),
         faint=column != "value",
     )
@@ -283,21 +215,18 @@ def _documents(
 def _regions(table: pl.DataFrame, models: Sequence[str]) -> tuple[pl.DataFrame, list[Plot | None]]:
     """Rollout from every region to every region, for the first gold position."""
     rolled = table.filter(view="rollout", form="pooled", window="all").drop_nulls("value")
-    golds = sorted(rolled["gold"].unique().to_list(), key=_document_number)
-    shown = rolled.filter(gold=golds[0]) if golds else rolled
+    gold = min(rolled["gold"].unique().to_list(), key=_document_number, default=None)
+    shown = rolled.filter(gold=gold)
     labels = shown["source"].unique(maintain_order=True).to_list()
     top = shown["value"].max()
     panels = [
         cells(
             shown,
-            f"{model}, gold at {golds[0]}",
+            f"{model}, gold at {gold}",
             {"model": model},
-            "target",
-            "source",
-            labels,
-            labels,
+            ("target", "to", labels),
+            ("source", "from", labels),
             float(top) if isinstance(top, float) else 1.0,
-            titles=("to", "from"),
             told=("model", "source", "target", "low", "high", "uniform", "untrained"),
             size=(24, 20),
             root=True,

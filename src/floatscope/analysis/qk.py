@@ -10,35 +10,26 @@ from typing import Any
 import altair as alt
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect, random_like
+from floatscope.analysis.cells import Array, cell_columns, mean_known, ratio
 from floatscope.analysis.depth import depth_table
-from floatscope.analysis.drawing import HEAT, Plot, arrange, ends_of, lines, plot, token_axis, tooltips
-from floatscope.analysis.figure import Figure
-from floatscope.analysis.findings import by_model, sentence
-from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, Controls, Options, Panel, Result, analyse
+from floatscope.analysis.drawing import Plot, arrange, ends_of, lines, plot, token_axis, tooltips
+from floatscope.analysis.figure import Figure, by_model, result_figure, sentence
+from floatscope.analysis.palette import HEAT
+from floatscope.analysis.results import Controls, Options, Panel, Result, analyse
 from floatscope.analysis.uniform import visible_spans
 from floatscope.errors import UserError
 from floatscope.traces import Trace
-
-Array = NDArray[Any]
-MEASURES: dict[str, str] = {
-    "qk": "advantage of anchors in mean q.k, in standard deviations over positions",
-    "cos": "advantage in mean cosine, in standard deviations",
-    "norm": "advantage in mean |q||k|, in standard deviations",
-    "angle_part": "part of the q.k advantage due to the angle: n_O (a_S - a_O)",
-    "norm_part": "part due to the key's norm: (n_S - n_O) a_O",
-    "interaction_part": "the rest: the three parts add up to the q.k advantage",
-}
 
 _ROUNDING = 1e-5
 _MOST_TOKENS = 256
 _MOST_CELLS = 96
 
 
-def qk(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Controls = NO_CONTROLS) -> Result:
+def qk(traces: Iterable[Trace], options: Options, controls: Controls) -> Result:
     """Anchor advantages per layer, mean over heads and over the steps whose QK sums were kept."""
+    keys = ("measure", "layer")
 
     def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any] | None:
         if not trace.qk_steps or "qk" not in trace.arrays:
@@ -51,71 +42,56 @@ def qk(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Controls 
         if not chosen.any():
             panel.note("Traces without any anchor at the QK steps have null advantages.")
         found, chance = advantages(trace, present, chosen, random_like(chosen, present, rng))
-        return {
-            "measure": np.repeat(list(MEASURES), trace.layers),
-            "layer": np.tile(np.arange(trace.layers), len(MEASURES)),
-            "value": np.concatenate([found[name] for name in MEASURES]),
-            "random": np.concatenate([chance[name] for name in MEASURES]),
-        }
+        return cell_columns(keys, value=found, random=chance)
 
-    result, panel = analyse("qk", traces, ("measure", "layer"), measure, options, controls)
-    if not panel.frames:
-        raise UserError("No trace has QK sums; trace the samples with floatscope (imported files have none).")
-    return Result("qk", {**result.tables, "qk_depth": depth_table(panel, options)}, result.notes)
+    nothing = "No trace has QK sums; trace the samples with floatscope (imported files have none)."
+    return analyse("qk", traces, keys, measure, options, controls, nothing, qk_depth=depth_table)[0]
 
 
 def advantages(trace: Trace, present: Array, *sets: Array) -> list[dict[str, Array]]:
     """present and each set [qk_step, layer, token] -> each measure [layer] of each set; nan where it has no anchor."""
     norms = np.repeat(trace.key_norm, trace.heads // trace.key_norm.shape[2], axis=2)
-    angle = np.divide(trace.qk, norms, out=np.zeros_like(norms), where=norms > 0)  # [qk_step, layer, head, token]
-    scales = {name: _deviation(trace.arrays[name], present[:, :, None]) for name in ("qk", "cos", "norm")}
-    return [_advantages(trace, norms, angle, scales, chosen & present, present & ~chosen) for chosen in sets]
+    angle = ratio(trace.qk, norms, 0)  # [qk_step, layer, head, token]
+    sums = {name: trace.arrays[name] for name in ("qk", "cos", "norm")}
+    scales = {name: _deviation(values, present) for name, values in sums.items()}
+    arrays = {"norms": norms, "angle": angle} | sums
+    found = []
+    for chosen in sets:
+        inside, outside = chosen & present, present & ~chosen
+        known: Array = np.asarray(inside.any(axis=-1) & outside.any(axis=-1))  # [qk_step, layer]
+        means = {name: (_mean(values, inside), _mean(values, outside)) for name, values in arrays.items()}
+        parts = {name: ratio(means[name][0] - means[name][1], scale, 0) for name, scale in scales.items()}
+        (anchors_norm, others_norm), (anchors_angle, others_angle) = means["norms"], means["angle"]
+        parts["angle_part"] = ratio(others_norm * (anchors_angle - others_angle), scales["qk"], 0)
+        parts["norm_part"] = ratio((anchors_norm - others_norm) * others_angle, scales["qk"], 0)
+        parts["interaction_part"] = parts["qk"] - parts["angle_part"] - parts["norm_part"]
+        found.append({name: mean_known(values.mean(axis=-1), known) for name, values in parts.items()})
+    return found
 
 
-def _advantages(
-    trace: Trace, norms: Array, angle: Array, scales: dict[str, Array], inside: Array, outside: Array
-) -> dict[str, Array]:
-    known: Array = np.asarray(inside.any(axis=-1) & outside.any(axis=-1))  # [qk_step, layer]
-
-    def gap(values: Array) -> tuple[Array, Array]:
-        return _mean(values, inside[:, :, None]), _mean(values, outside[:, :, None])
-
-    parts = {}
-    for name, scale in scales.items():
-        first, second = gap(trace.arrays[name])
-        parts[name] = _ratio(first - second, scale)
-    (anchors_norm, others_norm), (anchors_angle, others_angle) = gap(norms), gap(angle)
-    parts["angle_part"] = _ratio(others_norm * (anchors_angle - others_angle), scales["qk"])
-    parts["norm_part"] = _ratio((anchors_norm - others_norm) * others_angle, scales["qk"])
-    parts["interaction_part"] = parts["qk"] - parts["angle_part"] - parts["norm_part"]
-    return {name: _mean_known(values.mean(axis=-1), known) for name, values in parts.items()}
-
-
-def qk_heatmaps(
-    trace: Trace, layer: int, step: int | None = None, head: int | None = None, options: Options = DEFAULTS
-) -> pl.DataFrame:
-    """q.k, cos and |q||k| of every pair of one layer, mean over heads or one head; pairs out of sight are null.
+def qk_heatmaps(trace: Trace, layer: int, options: Options) -> pl.DataFrame:
+    """q.k, cos and |q||k| of every pair of a layer at the last step kept, mean over heads; pairs out of sight are null.
 
     At most the first 256 tokens, as in the published figures. A negative layer counts from the last.
     """
     layer = layer % trace.layers if -trace.layers <= layer < 0 else layer
-    queries, keys, step = _kept_states(trace, layer, step)
+    layers, step = trace.matrix_layers.tolist(), int(trace.matrix_steps[-1])
+    if layer not in layers:
+        raise UserError(
+            f"The matrices of the trace of {trace.model!r} are of layers {layers}; there is none of layer {layer}."
+        )
+    rows, place = min(int(trace.rows[step]), _MOST_TOKENS), layers.index(layer)
+    queries = trace.queries[-1, place, :, :rows].astype(np.float64)  # [head, row, dimension]
+    keys = trace.keys[-1, place, :, :_MOST_TOKENS].astype(np.float64)
     keys = np.repeat(keys, len(queries) // len(keys), axis=0)
     products = np.einsum("hid,hjd->hij", queries, keys)
     sizes = np.linalg.norm(queries, axis=-1)[:, :, None] * np.linalg.norm(keys, axis=-1)[:, None, :]
-    cosines = np.divide(products, sizes, out=np.zeros_like(products), where=sizes > 0)
-    if head is not None and not 0 <= head < len(products):
-        raise UserError(f"The trace of {trace.model!r} has {len(products)} heads; there is no head {head}.")
-    pick = (lambda values: values.mean(axis=0)) if head is None else (lambda values: values[head])
+    found = {"qk": products, "cos": ratio(products, sizes, 0), "norm": sizes}
     chosen = detect(trace, options.detector, options.normalisation)[step, layer] > 0.5
     row, token = np.indices(products.shape[1:])
     first, last, which = visible_spans(trace)
-    low, high = (edges[which[layer], : products.shape[1], None] for edges in (first, last))
+    low, high = (edges[which[layer], :rows, None] for edges in (first, last))
     hidden = (token < low) | (token >= high)
-    columns = {
-        name: np.where(hidden, np.nan, pick(v)).ravel()
-        for name, v in (("qk", products), ("cos", cosines), ("norm", sizes))
-    }
     return pl.DataFrame(
         {
             "model": [trace.model] * row.size,
@@ -124,31 +100,16 @@ def qk_heatmaps(
             "row": row.ravel(),
             "token": token.ravel(),
             "text": np.array(trace.texts_or_ids, dtype=object)[token.ravel()].astype(str),
-            **columns,
+            **{name: np.where(hidden, np.nan, values.mean(axis=0)).ravel() for name, values in found.items()},
             "anchor": chosen[token.ravel()],
         },
         nan_to_null=True,
     )
 
 
-def _kept_states(trace: Trace, layer: int, step: int | None) -> tuple[Array, Array, int]:
-    """queries [head, row, dimension], keys [kv_head, token, dimension] and the step, the last kept by default."""
-    layers, steps = trace.matrix_layers.tolist(), trace.matrix_steps.tolist()
-    step = int(steps[-1]) if step is None else step
-    if layer not in layers or step not in steps:
-        raise UserError(
-            f"The matrices of the trace of {trace.model!r} are of layers {layers} and steps {steps}; there is none of "
-            f"layer {layer} at step {step}."
-        )
-    place = steps.index(step), layers.index(layer)
-    rows = min(int(trace.rows[step]), _MOST_TOKENS)
-    queries = trace.queries[place][:, :rows].astype(np.float64)
-    return queries, trace.keys[place][:, :_MOST_TOKENS].astype(np.float64), step
-
-
 def _mean(values: Array, among: Array) -> Array:
-    """Mean over the chosen columns: [qk_step, layer, head, token], [qk_step, layer, 1, token] -> [.., head]."""
-    weights = (among / np.maximum(among.sum(axis=-1, keepdims=True), 1)).astype(values.dtype)[:, :, 0]
+    """Mean over the chosen columns: [qk_step, layer, head, token], [qk_step, layer, token] -> [.., head]."""
+    weights = (among / np.maximum(among.sum(axis=-1, keepdims=True), 1)).astype(values.dtype)
     return np.einsum("slht,slt->slh", values, weights)
 
 
@@ -161,17 +122,6 @@ def _deviation(values: Array, among: Array) -> Array:
     apart = values - mean[..., None]
     deviation = np.sqrt(_mean(apart * apart, among))
     return np.where(deviation > _ROUNDING * np.abs(mean), deviation, 0)
-
-
-def _ratio(values: Array, scale: Array) -> Array:
-    return np.divide(values, scale, out=np.zeros_like(values), where=scale > 0)
-
-
-def _mean_known(values: Array, known: Array) -> Array:
-    """[qk_step, layer] -> [layer]"""
-    count = known.sum(axis=0)
-    total = np.where(known, values, 0).sum(axis=0)
-    return np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
 
 
 _TITLES = {
@@ -187,34 +137,25 @@ _TITLES = {
 def figure(result: Result, models: Sequence[str]) -> Figure:
     """Anchor advantages and their parts per layer, on one scale."""
     table = result.table
-    drawn = table.select(pl.col("value", "low", "high", "random", "untrained").drop_nulls().implode())
-    numbers = [number for column in drawn.row(0) for number in column]
-    ends = ends_of(numbers, zero=True) if numbers else None
+    numbers = [table[name].drop_nulls() for name in ("value", "low", "high", "random", "untrained")]
+    ends = ends_of(pl.concat(numbers), zero=True) if any(map(len, numbers)) else None
     panels = [
         lines(table, title, {"measure": name}, models, y="std. dev.", ends=ends) for name, title in _TITLES.items()
     ]
-    parts = {name: by_model(table.filter(measure=name), models) for name in ("angle_part", "norm_part")}
-    chance = by_model(table.filter(measure="angle_part"), models, "random")
-    return Figure(
-        "qk",
+    angle, norm = (table.filter(measure=name) for name in ("angle_part", "norm_part"))
+    beside = {"norm": by_model(norm, models), "angle of random positions": by_model(angle, models, "random")}
+    return result_figure(
+        result,
         "Why anchors are anchors: angle or norm",
-        arrange(panels, {"table": table}),
-        table,
+        panels,
         "The advantage of anchor columns over the others in q·k, and its three parts, which add up to it: the angle, "
         "the length of the key, and both together. Thin lines are controls: as many random positions, the untrained "
         "model.",
-        finding=sentence(
-            "Part of the angle, mean over layers",
-            parts["angle_part"],
-            {"norm": parts["norm_part"], "angle of random positions": chance},
-        ),
-        notes=result.notes,
+        sentence("Part of the angle, mean over layers", by_model(angle, models), beside),
     )
 
 
-def matrices(
-    traces: Iterable[Trace], models: Sequence[str], layer: int | None = None, options: Options = DEFAULTS
-) -> Figure | None:
+def matrices(traces: Iterable[Trace], models: Sequence[str], layer: int | None, options: Options) -> Figure | None:
     """q.k, cos and |q||k| of a layer for the first trace of each model that kept them; None where none did.
 
     Larger matrices are drawn as means over square blocks of pairs, so that a figure stays a few megabytes.
@@ -222,7 +163,7 @@ def matrices(
     shown: dict[str, pl.DataFrame] = {}
     for trace in traces if layer is not None else ():
         if trace.model not in shown and {"queries", "keys"} <= set(trace.arrays):
-            shown[trace.model] = qk_heatmaps(trace, layer or 0, options=options)
+            shown[trace.model] = qk_heatmaps(trace, layer or 0, options)
     if not shown:
         return None
     groups, blocks, tables = {}, {}, {}

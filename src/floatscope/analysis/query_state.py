@@ -6,34 +6,22 @@ from typing import Any
 import altair as alt
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from floatscope.analysis.depth import THIRDS, thirds
-from floatscope.analysis.drawing import (
-    CONTROL,
-    INK,
-    POINT,
-    Plot,
-    arrange,
-    ends_of,
-    model_colour,
-    plot,
-    tooltips,
-)
-from floatscope.analysis.figure import Figure
-from floatscope.analysis.findings import interval_text, number_text
-from floatscope.analysis.results import DEFAULTS, NO_CONTROLS, Controls, Options, Panel, Result, analyse
+from floatscope.analysis.cells import Array, cell_columns, mean_known
+from floatscope.analysis.depth import THIRDS, third_members
+from floatscope.analysis.drawing import Plot, ends_of, looks, model_look, plot, quantity, tooltips
+from floatscope.analysis.figure import Figure, interval_text, number_text, result_figure
+from floatscope.analysis.palette import BOUNDS, CONTROL, INK, POINT
+from floatscope.analysis.results import Controls, Options, Panel, Result, analyse
 from floatscope.analysis.token_classes import CLASSES, class_mass, step_classes
 from floatscope.analysis.uniform import uniform_trace
 from floatscope.canvas import ANSWER
-from floatscope.errors import UserError
 from floatscope.traces import Trace
 
-Array = NDArray[Any]
 STATES = ("masked", "committed", "masked - committed")
 
 
-def query_state(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Controls = NO_CONTROLS) -> Result:
+def query_state(traces: Iterable[Trace], options: Options, controls: Controls) -> Result:
     """Attention from masked and from committed answer rows to each region and token class, by depth third.
 
     The difference is taken per sample over the steps that have both kinds of rows.
@@ -48,61 +36,42 @@ def query_state(traces: Iterable[Trace], options: Options = DEFAULTS, controls: 
             panel.note("Traces without token texts have no token classes: only their regions are measured.")
         if trace.kind == "arm":
             panel.note("An ARM has no masked rows: its values for 'masked' are null.")
-        found, labels = _trace_states(trace)
-        flat, _ = _trace_states(uniform_trace(trace))
-        kinds = [kind for kind, _ in labels]
-        names = [name for _, name in labels]
-        blocks = len(STATES) * 4
-        return {
-            "state": np.repeat(STATES, 4 * len(labels)),
-            "depth": np.tile(np.repeat((*THIRDS, "all"), len(labels)), len(STATES)),
-            "target_kind": kinds * blocks,
-            "target": names * blocks,
-            "value": found.ravel(),
-            "uniform": flat.ravel(),
-        }
+        flat = _trace_states(uniform_trace(trace))
+        columns = cell_columns(("state", "depth", "target"), value=_trace_states(trace), uniform=flat)
+        kinds = ["region"] * len(trace.region_labels) + ["class"] * len(CLASSES)
+        names = [*trace.region_labels, *CLASSES]
+        place = columns["target"]
+        return columns | {"target_kind": np.array(kinds)[place], "target": np.array(names)[place]}
 
     keys = ("state", "depth", "target_kind", "target")
-    result, panel = analyse("query_state", traces, keys, measure, options, controls)
-    if not panel.frames:
-        raise UserError("No trace has an answer region; trace prompts built from questions and documents.")
-    return result
+    nothing = "No trace has an answer region; trace prompts built from questions and documents."
+    return analyse("query_state", traces, keys, measure, options, controls, nothing)[0]
 
 
-def _trace_states(trace: Trace) -> tuple[Array, list[tuple[str, str]]]:
-    """[state, depth and all, target] mean over steps that have such rows, and the targets."""
+def _trace_states(trace: Trace) -> dict[tuple[str, str], Array]:
+    """[target] by state, depth and all: mean over steps that have such rows; targets are regions, then classes."""
     groups = [trace.group_labels.index(f"{ANSWER}:{state}") for state in STATES[:2]]
     rows = trace.group_rows[:, groups].T.astype(np.float64)  # [state, step]
     regions = len(trace.region_labels)
     mass = trace.region_attention[:, :, :, groups, :regions].mean(axis=2)  # [step, layer, state, region]
     values = np.moveaxis(mass, 2, 0)  # [state, step, layer, region]
-    labels = [("region", label) for label in trace.region_labels]
     if trace.texts is not None:
-        values = np.concatenate([values, _by_class(trace, rows)], axis=-1)
-        labels += [("class", name) for name in CLASSES]
-    depth = np.vstack([np.eye(3)[:, thirds(trace.layers)], np.ones(trace.layers)])  # [4, layer]
+        classes = step_classes(trace)
+        masked, answer = (class_mass(mass, classes) for mass in (trace.received_masked, trace.received_answer))
+        weight, total = rows[0][:, None, None], rows.sum(axis=0)[:, None, None]
+        # committed rows are the answer's rows without the masked ones
+        committed = (answer * total - masked * weight) / np.maximum(total - weight, 1)
+        values = np.concatenate([values, np.stack([masked, committed])], axis=-1)
+    depth = third_members(trace.layers)  # [4, layer]
     depth /= np.maximum(depth.sum(axis=1, keepdims=True), 1)
     pooled = np.einsum("dl,nslt->nsdt", depth, values)  # [state, step, depth, target]
-    both = (rows[0] > 0) & (rows[1] > 0)
-    parts = [_over_steps(pooled[n], rows[n] > 0) for n in (0, 1)]
-    return np.stack([*parts, _over_steps(pooled[0] - pooled[1], both)]), labels
-
-
-def _by_class(trace: Trace, rows: Array) -> Array:
-    """[state, step, layer, class]; committed rows are the answer's rows without the masked ones."""
-    classes = step_classes(trace)
-    masked = class_mass(trace.received_masked, classes)
-    answer = class_mass(trace.received_answer, classes)
-    weight, total = rows[0][:, None, None], rows.sum(axis=0)[:, None, None]
-    committed = (answer * total - masked * weight) / np.maximum(total - weight, 1)
-    return np.stack([masked, committed])
-
-
-def _over_steps(values: Array, known: Array) -> Array:
-    """[step, depth, target] -> [depth, target]; nan where no step counts."""
-    if not known.any():
-        return np.full(values.shape[1:], np.nan)
-    return values[known].mean(axis=0)
+    masked, committed = rows > 0
+    parts = ((pooled[0], masked), (pooled[1], committed), (pooled[0] - pooled[1], masked & committed))
+    return {
+        (state, third): mean_known(part[:, number], known[:, None])
+        for state, (part, known) in zip(STATES, parts, strict=True)
+        for number, third in enumerate((*THIRDS, "all"))
+    }
 
 
 _KINDS = {"region": "to regions", "class": "to token classes"}
@@ -116,16 +85,15 @@ def figure(result: Result, models: Sequence[str]) -> Figure:
         title: [_targets(table, kind, model, models) for model in models if model in table["model"]]
         for kind, title in _KINDS.items()
     }
-    return Figure(
-        "query_state",
+    return result_figure(
+        result,
         "Where answer slots look: masked against committed",
-        arrange(groups, {"table": table}),
-        table,
+        groups,
         "Share of attention from slots that are still masked (circles) and from slots that have committed (squares), "
         "mean over layers. Grey ticks are controls: even attention under the same visibility (long) and the untrained "
         "model (short). An ARM has no masked slots.",
-        finding=_largest(result.table.filter(depth="all", state=STATES[2]), models),
-        notes=result.notes,
+        _largest(result.table.filter(depth="all", state=STATES[2]), models),
+        table,
         subtitle="grey ticks: uniform (long), untrained (short)",
     )
 
@@ -136,23 +104,15 @@ def _targets(table: pl.DataFrame, kind: str, model: str, models: Sequence[str]) 
         return None
     order = part["target"].unique(maintain_order=True).to_list()
     numbers = [number for name in ("value", "low", "high", "uniform", "untrained") for number in part[name].to_list()]
-    scale = alt.Scale(domain=ends_of(numbers, zero=True), nice=True)
+    share = quantity(alt.X, alt.Scale(domain=ends_of(numbers, zero=True), nice=True), "share of attention", 4)
     base = alt.Chart().encode(y=alt.Y("target:N", title=None, scale=alt.Scale(domain=order), axis=alt.Axis(grid=True)))
-    colour = model_colour(models, table["model"], legend=False)
-
-    def share(name: str) -> alt.X:
-        return alt.X(f"{name}:Q", title="share of attention", scale=scale, axis=alt.Axis(tickCount=4))
-
-    shape = alt.Shape(
-        "state:N",
-        scale=alt.Scale(domain=list(_SHAPES), range=list(_SHAPES.values())),
-        legend=alt.Legend(title=None, symbolFillColor=INK, symbolStrokeWidth=0, symbolSize=60),
-    )
+    colour = model_look(alt.Color, models, table["model"]).legend(None)
+    shape = looks(alt.Shape, "state", _SHAPES, symbolFillColor=INK, symbolStrokeWidth=0, symbolSize=60)
     told = tooltips("model", "state", "target", "value", "low", "high", "uniform", "untrained", "samples")
     layers = [
         base.mark_tick(color=CONTROL, thickness=1.5, size=14).encode(x=share("uniform")),
         base.mark_tick(color=CONTROL, thickness=3, size=5).encode(x=share("untrained")),
-        base.mark_rule(strokeWidth=1.6, opacity=0.6).encode(x=share("low"), x2="high:Q", color=colour),
+        base.mark_rule(**BOUNDS).encode(x=share("low"), x2="high:Q", color=colour),
         base.mark_point(**POINT).encode(x=share("value"), color=colour, shape=shape, tooltip=told),
     ]
     where, known = {"target_kind": kind, "model": model}, [{"filter": "isValid(datum.value)"}]

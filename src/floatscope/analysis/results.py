@@ -6,6 +6,7 @@ Every table has one row per cell with `value`, its interval over samples, and th
 
 import dataclasses
 import io
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -14,14 +15,15 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from floatscope.errors import UserError
 from floatscope.files import replace_bytes, write_errors
-from floatscope.statistics import bootstrap_mean
+from floatscope.statistics import bootstrap_mean, sign_flip_test
 from floatscope.traces import Trace
 
 CONTROLS = ("uniform", "random", "untrained")
+NUMBERS = ("value", "uniform", "random")
+"""What a sample has of each cell."""
 NORMALISATIONS = ("rows", "visible")
 
 
@@ -55,10 +57,6 @@ class Controls:
     """The same prompts under the same architecture with random weights."""
     null_query: Iterable[Trace] = ()
     """The same prompts with the question replaced by a content-free one."""
-
-
-DEFAULTS = Options()
-NO_CONTROLS = Controls()
 
 
 @dataclass(frozen=True)
@@ -113,35 +111,19 @@ class Panel:
     def add(self, trace: Trace, columns: Mapping[str, Any]) -> None:
         """One sample: a column per key, and `value` with, where they exist, `uniform` and `random`."""
         refuse_namesakes(self.models, trace)
-        frame = pl.DataFrame(dict(columns), nan_to_null=True)
-        missing = [pl.lit(None, pl.Float64).alias(name) for name in ("uniform", "random") if name not in columns]
-        numbers = pl.col("value", "uniform", "random").cast(pl.Float64)
-        labels = {
-            "model": trace.model,
-            "kind": trace.kind,
-            "sample": sample_name(trace, len(self.frames)),
-            "trace": len(self.frames),
-        }
-        self.frames.append(
-            frame.with_columns(missing)
-            .with_columns(numbers)
-            .select(
-                *(pl.lit(value).alias(name) for name, value in labels.items()),
-                *self.keys,
-                "value",
-                "uniform",
-                "random",
-            )
-            .with_columns(pl.col(pl.String).cast(pl.Categorical))  # 4 bytes per label: a trace has thousands of rows
+        number = len(self.frames)
+        labels = {"model": trace.model, "kind": trace.kind, "sample": sample_name(trace, number), "trace": number}
+        frame = pl.DataFrame(dict(columns), nan_to_null=True).select(
+            *(pl.lit(value).alias(name) for name, value in labels.items()),
+            *self.keys,
+            *((pl.col(name) if name in columns else pl.lit(None)).cast(pl.Float64).alias(name) for name in NUMBERS),
         )
+        # 4 bytes per label: a trace has thousands of rows
+        self.frames.append(frame.with_columns(pl.col(pl.String).cast(pl.Categorical)))
 
     def note(self, sentence: str) -> None:
         """Remember a sentence once."""
         self.notes[sentence] = None
-
-    def other(self, name: str, keys: tuple[str, ...]) -> "Panel":
-        """The panel of that name beside this one."""
-        return self.beside.setdefault(name, Panel(keys))
 
     @property
     def samples(self) -> pl.DataFrame:
@@ -186,46 +168,6 @@ def collect(traces: Iterable[Trace], keys: Sequence[str], measure: Measure, seed
     return panel
 
 
-def summarise(panel: Panel, options: Options) -> pl.DataFrame:
-    """Per model and cell: mean over samples, 95 % interval, spread, number of samples, and the controls."""
-    if not panel.frames:
-        return _empty(["model", "kind", *panel.keys])
-    table = summarise_samples(panel.samples, panel.keys, options)
-    control = panel.untrained.samples if panel.untrained is not None and panel.untrained.frames else None
-    return with_untrained(table, panel.keys, panel, control)
-
-
-def summarise_samples(samples: pl.DataFrame, keys: Sequence[str], options: Options) -> pl.DataFrame:
-    """The same for any long table of samples (model, kind, trace, keys, value, uniform, random)."""
-    all_keys = ["model", "kind", *keys]
-    # One part after the other that shares model and first key: matrices of samples x cells stay small and dense.
-    parts = []
-    for model, first in samples.select("model", keys[0]).unique(maintain_order=True).iter_rows():
-        chosen = samples.filter((pl.col("model") == model) & pl.col(keys[0]).eq_missing(first))
-        parts.append(_summarise_part(readable(chosen), all_keys, options))
-    return pl.concat(parts)
-
-
-def _summarise_part(samples: pl.DataFrame, keys: list[str], options: Options) -> pl.DataFrame:
-    cells = samples.select(keys).unique(maintain_order=True).with_row_index("cell")
-    placed = samples.join(cells, on=keys, nulls_equal=True, maintain_order="left")
-    places, place = np.unique(placed["trace"].to_numpy(), return_inverse=True)
-    shape = (len(places), cells.height)
-    cell = placed["cell"].to_numpy()
-    numbers = {name: _matrix(placed[name], place, cell, shape) for name in ("value", "uniform", "random")}
-    interval = bootstrap_mean(numbers["value"], options.seed, options.draws)
-    table = cells.drop("cell").with_columns(
-        pl.Series("value", interval.estimate),
-        pl.Series("low", interval.low),
-        pl.Series("high", interval.high),
-        pl.Series("spread", _column_spreads(numbers["value"])),
-        pl.Series("samples", interval.n),
-        pl.Series("uniform", _column_means(numbers["uniform"])),
-        pl.Series("random", _column_means(numbers["random"])),
-    )
-    return table.with_columns(pl.col(pl.Float64).fill_nan(None))
-
-
 def analyse(
     name: str,
     traces: Iterable[Trace],
@@ -233,34 +175,29 @@ def analyse(
     measure: Measure,
     options: Options,
     controls: Controls,
+    nothing: str = "No trace has what the analysis needs; trace the samples again, or leave the analysis out.",
+    **further: Callable[[Panel, Options], pl.DataFrame],
 ) -> tuple[Result, Panel]:
-    """Measure every trace and every untrained control; the main table, and the numbers of each sample."""
+    """Measure every trace and every untrained control; the result, and the numbers of each sample.
+
+    nothing: what to say where the measure leaves out every trace. further: other tables made of the same numbers.
+    """
     panel = collect(traces, keys, measure, options.seed)
-    panel.untrained = untrained_panel(controls, keys, measure, options.seed)
-    if panel.untrained is not None:
-        for beside, other in panel.beside.items():
-            other.untrained = panel.untrained.beside.get(beside)
-    return Result(name, {name: summarise(panel, options)}, control_notes(panel)), panel
-
-
-def untrained_panel(controls: Controls, keys: Sequence[str], measure: Measure, seed: int = 0) -> Panel | None:
-    """The same measure over the untrained control traces; None without any."""
-    found = iter(controls.untrained)
-    first = next(found, None)
-    if first is None:
-        return None
-    return collect((as_control(trace) for trace in chain([first], found)), keys, measure, seed)
-
-
-def control_notes(panel: Panel) -> tuple[str, ...]:
-    """The sentences of a result, with one for a missing untrained control."""
-    notes = list(panel.notes)
-    if panel.untrained is None:
+    if not panel.frames:
+        raise UserError(nothing)
+    untrained = iter(controls.untrained)
+    notes = [*panel.notes]
+    if (first := next(untrained, None)) is None:
         notes.append(
             "The column 'untrained' is null: no traces of an untrained model were given; a study captures them, "
             "or pass them as controls."
         )
-    return tuple(notes)
+    else:
+        panel.untrained = collect(map(as_control, chain([first], untrained)), keys, measure, options.seed)
+        for beside, other in panel.beside.items():
+            other.untrained = panel.untrained.beside.get(beside)
+    tables = {table: make(panel, options) for table, make in ({name: summarise} | further).items()}
+    return Result(name, tables, tuple(notes)), panel
 
 
 def as_control(trace: Trace) -> Trace:
@@ -268,39 +205,67 @@ def as_control(trace: Trace) -> Trace:
     return dataclasses.replace(trace, model=str(trace.metadata.get("control_of", trace.model)))
 
 
-def _empty(keys: list[str]) -> pl.DataFrame:
-    numbers = ("value", "low", "high", "spread", "samples", *CONTROLS)
-    return pl.DataFrame(schema=dict.fromkeys(keys, pl.String) | dict.fromkeys(numbers, pl.Float64))
-
-
-def _matrix(values: pl.Series, place: NDArray[Any], cell: NDArray[Any], shape: tuple[int, int]) -> NDArray[np.float64]:
-    matrix = np.full(shape, np.nan)
-    matrix[place, cell] = values.fill_null(float("nan")).to_numpy()
-    return matrix
-
-
-def _column_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    known = ~np.isnan(values)
-    total = known.sum(axis=0)
-    sums = np.where(known, values, 0).sum(axis=0)
-    return np.divide(sums, total, out=np.full(total.shape, np.nan), where=total > 0)
-
-
-def _column_spreads(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Standard deviations over the samples that there are."""
-    return np.sqrt(_column_means((values - _column_means(values)) ** 2))
-
-
-def with_untrained(
-    table: pl.DataFrame, keys: Sequence[str], panel: Panel, control: pl.DataFrame | None
+def summarise(
+    panel: Panel,
+    options: Options,
+    keys: Sequence[str] = (),
+    derived: Callable[[Panel], pl.DataFrame] = lambda panel: panel.samples,
+    tested: pl.Expr | None = None,
 ) -> pl.DataFrame:
-    """Join each model with its untrained control: the one that names it, else one of the same make.
+    """Per model and cell: mean over samples, 95 % interval, spread, number of samples, and the controls.
 
-    `control`: the control's long table of samples under the same keys; without one the column is null.
+    keys, derived: a long table of samples made from a panel, and its keys, where it is not the panel's own. tested: the
+    rows of it whose cells get a `p` of a mean of 0, two-sided, by flipping signs over samples.
     """
-    if control is None or panel.untrained is None:
+    samples, keys = derived(panel), list(keys or panel.keys)
+    cells = ["model", "kind", *keys]
+    # One part after the other that shares model and first key: matrices of samples x cells stay small and dense.
+    parts = []
+    for model, first in samples.select("model", keys[0]).unique(maintain_order=True).iter_rows():
+        chosen = samples.filter((pl.col("model") == model) & pl.col(keys[0]).eq_missing(first))
+        parts.append(_summarise_part(readable(chosen), cells, options))
+    table = pl.concat(parts) if parts else _summarise_part(readable(samples), cells, options)
+    table = _with_untrained(table, keys, panel, derived)
+    if tested is None:
+        return table
+    groups = samples.filter(tested).drop_nulls("value").group_by(cells, maintain_order=True)
+    rows = [(*cell, sign_flip_test(part["value"].to_numpy(), options.seed)) for cell, part in groups]
+    schema = {key: table.schema[key] for key in cells} | {"p": pl.Float64}
+    found = pl.DataFrame(rows, schema=schema, orient="row").with_columns(pl.col("p").fill_nan(None))
+    return table.join(found, on=cells, how="left", nulls_equal=True, maintain_order="left")
+
+
+def _summarise_part(samples: pl.DataFrame, keys: list[str], options: Options) -> pl.DataFrame:
+    cells = samples.select(keys).unique(maintain_order=True).with_row_index("cell")
+    placed = samples.join(cells, on=keys, nulls_equal=True, maintain_order="left")
+    places, place = np.unique(placed["trace"].to_numpy(), return_inverse=True)
+    numbers = {}
+    for name in NUMBERS:
+        numbers[name] = np.full((len(places), cells.height), np.nan)
+        numbers[name][place, placed["cell"].to_numpy()] = placed[name].fill_null(float("nan")).to_numpy()
+    interval = bootstrap_mean(numbers["value"], options.seed, options.draws)
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # cells without a value give nan
+        spread = np.nanstd(numbers["value"], axis=0)
+        uniform, random = (np.nanmean(numbers[name], axis=0) for name in ("uniform", "random"))
+    table = cells.drop("cell").with_columns(
+        pl.Series("value", interval.estimate),
+        pl.Series("low", interval.low),
+        pl.Series("high", interval.high),
+        pl.Series("spread", spread),
+        pl.Series("samples", interval.n),
+        pl.Series("uniform", uniform),
+        pl.Series("random", random),
+    )
+    return table.with_columns(pl.col(pl.Float64).fill_nan(None))
+
+
+def _with_untrained(
+    table: pl.DataFrame, keys: list[str], panel: Panel, derived: Callable[[Panel], pl.DataFrame]
+) -> pl.DataFrame:
+    """Join each model with its untrained control: the one that names it, else one of the same make."""
+    if panel.untrained is None or not panel.untrained.frames:
         return table.with_columns(pl.lit(None, pl.Float64).alias("untrained"))
-    keys = list(keys)
+    control = derived(panel.untrained)
     parts = []
     for model, about in panel.models.items():
         named = [name for name in panel.untrained.models if name == model]

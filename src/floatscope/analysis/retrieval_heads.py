@@ -11,74 +11,47 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from floatscope.analysis.cells import Array, cell_columns
 from floatscope.analysis.depth import THIRDS, depth_table
-from floatscope.analysis.drawing import Plot, arrange, cells, dots
-from floatscope.analysis.figure import Figure
-from floatscope.analysis.findings import interval_text, number_text
-from floatscope.analysis.results import (
-    DEFAULTS,
-    NO_CONTROLS,
-    Controls,
-    Options,
-    Panel,
-    Result,
-    analyse,
-    readable,
-)
+from floatscope.analysis.drawing import Plot, cells, dots
+from floatscope.analysis.figure import Figure, interval_text, number_text, result_figure
+from floatscope.analysis.results import CONTROLS, Controls, Options, Panel, Result, analyse, as_control, readable
 from floatscope.analysis.token_text import text_class
 from floatscope.analysis.uniform import uniform_trace, visible_spans
 from floatscope.canvas import QUERY
-from floatscope.errors import UserError
 from floatscope.statistics import pearson, spearman
 from floatscope.traces import Trace
 
-Array = NDArray[Any]
 EVIDENCE, GOLD_ANSWER = "evidence", "gold_answer"
-SCORES: dict[str, str] = {
-    "copy": "share of copyable slots whose top key is the committed token inside the gold answer",
-    "evidence": "mass from the rows that commit an answer token to the evidence",
-    "query": "mass from the question's rows to the evidence",
-    "query_calibrated": "the same minus what a content-free question gives",
-}
 _SPLITS = 200
 _TOP = 20
 
 
-def retrieval_heads(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Controls = NO_CONTROLS) -> Result:
+def retrieval_heads(traces: Iterable[Trace], options: Options, controls: Controls) -> Result:
     """Scores per layer and head; further tables: top heads, depth profile, split-half stability."""
     null_scores = {
-        (str(trace.metadata.get("control_of", trace.model)), _sample(trace)): _query(trace)
+        _sample(trace): _masses(trace, [trace.column_labels.index(EVIDENCE)]).get("query", np.nan)
         for trace in controls.null_query
-        if _has_evidence(trace)
+        if len(_evidence(trace))
     }
 
     def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any] | None:
-        if not _has_evidence(trace):
+        if not len(_evidence(trace)):
             panel.note("Traces without evidence (marks of a gold document) are left out.")
             return None
-        null = null_scores.get((str(trace.metadata.get("control_of", trace.model)), _sample(trace)))
+        null = null_scores.get(_sample(trace))
         if null is None:
             panel.note("The score 'query_calibrated' is null where no null-query trace of the sample was given.")
+        unknown = dict.fromkeys(_TITLES, np.full((trace.layers, trace.heads), np.nan))
         found, flat, chance = _scores(trace, null), _uniform_scores(trace), _random_scores(trace)
-        shape = (trace.layers, trace.heads)
-        layer, head = np.indices(shape)
-        unknown = np.full(shape, np.nan)
-        return {
-            "score": np.repeat(list(SCORES), layer.size),
-            "layer": np.tile(layer.ravel(), len(SCORES)),
-            "head": np.tile(head.ravel(), len(SCORES)),
-            "value": np.concatenate([found.get(name, unknown).ravel() for name in SCORES]),
-            "uniform": np.concatenate([flat.get(name, unknown).ravel() for name in SCORES]),
-            "random": np.concatenate([chance.get(name, unknown).ravel() for name in SCORES]),
-        }
+        return cell_columns(keys, value=unknown | found, uniform=unknown | flat, random=unknown | chance)
 
     keys = ("score", "layer", "head")
-    result, panel = analyse("retrieval_heads", traces, keys, measure, options, controls)
-    if not panel.frames:
-        raise UserError(
-            "No trace has evidence: retrieval heads need samples whose gold documents are marked; trace with "
-            "documents of which at least one is gold."
-        )
+    nothing = (
+        "No trace has evidence: retrieval heads need samples whose gold documents are marked; trace with documents of "
+        "which at least one is gold."
+    )
+    result, panel = analyse("retrieval_heads", traces, keys, measure, options, controls, nothing)
     tables = {
         **result.tables,
         "retrieval_heads_top": _top_heads(result.table),
@@ -89,27 +62,25 @@ def retrieval_heads(traces: Iterable[Trace], options: Options = DEFAULTS, contro
 
 
 def _sample(trace: Trace) -> tuple[str, ...]:
-    """What tells samples apart: ids may be shared between tasks and conditions."""
-    return tuple(str(trace.metadata.get(name, "")) for name in ("task", "condition", "sample"))
+    """What tells samples apart: the model, and ids, which may be shared between tasks and conditions."""
+    names = (trace.metadata.get(name, "") for name in ("task", "condition", "sample"))
+    return (as_control(trace).model, *map(str, names))
 
 
-def _has_evidence(trace: Trace) -> bool:
-    return EVIDENCE in trace.marks and len(trace.marks[EVIDENCE]) > 0
+def _evidence(trace: Trace) -> NDArray[np.int64]:
+    return trace.marks.get(EVIDENCE, np.zeros(0, np.int64))
 
 
 def _span(trace: Trace) -> NDArray[np.int64]:
     """Where an answer can be copied from: the answer span inside the evidence, else all of the evidence."""
-    gold = trace.marks.get(GOLD_ANSWER)
-    return gold if gold is not None and len(gold) else trace.marks[EVIDENCE]
+    gold = trace.marks.get(GOLD_ANSWER, np.zeros(0, np.int64))
+    return gold if len(gold) else _evidence(trace)
 
 
 def _slots(trace: Trace) -> NDArray[np.int64]:
     """Answer slots that hold text: end-of-text fillers commit too, and would only dilute the scores."""
-    slots = np.arange(len(trace.commit_step))
-    if trace.texts is None:
-        return slots
-    texts = [trace.texts[slot] for slot in trace.slots]
-    return slots[[text_class(text) != "special" for text in texts]]
+    texts = [trace.texts_or_ids[slot] for slot in trace.slots]
+    return np.flatnonzero([text_class(text) != "special" for text in texts])
 
 
 def _copyable(trace: Trace) -> NDArray[np.int64]:
@@ -118,40 +89,34 @@ def _copyable(trace: Trace) -> NDArray[np.int64]:
     return slots[np.isin(trace.answer[slots], trace.canvas[_span(trace)])]
 
 
-def _scores(trace: Trace, null: Array | None) -> dict[str, Array]:
+def _scores(trace: Trace, null: Array | float | None) -> dict[str, Array]:
     """Every score [layer, head] that can be computed."""
-    scores: dict[str, Array] = {}
-    copyable, slots = _copyable(trace), _slots(trace)
+    scores = _masses(trace, [trace.column_labels.index(EVIDENCE)])
+    copyable = _copyable(trace)
     if len(copyable):
         keys = trace.commit_keys[copyable][..., 0]  # [slot, layer, head]
         committed = trace.answer[copyable][:, None, None]
         scores["copy"] = (np.isin(keys, _span(trace)) & (trace.canvas[keys] == committed)).mean(axis=0)
-    if len(slots):
-        scores["evidence"] = trace.commit_mass[slots][..., trace.column_labels.index(EVIDENCE)].mean(axis=0)
-    if QUERY in trace.region_labels:
-        scores["query"] = _query(trace)
-        if null is not None:
-            scores["query_calibrated"] = scores["query"] - null
+    if "query" in scores and null is not None:
+        scores["query_calibrated"] = scores["query"] - null
     return scores
 
 
-def _query(trace: Trace) -> Array:
-    """[layer, head] mean mass from the question's rows to the evidence, over steps."""
-    if QUERY not in trace.region_labels:
-        return np.full((trace.layers, trace.heads), np.nan)
-    group, column = trace.group_labels.index(QUERY), trace.column_labels.index(EVIDENCE)
-    return trace.region_attention[:, :, :, group, column].mean(axis=0)
+def _masses(trace: Trace, columns: list[int]) -> dict[str, Array]:
+    """[layer, head] mean mass on some columns: from the rows that commit text, and from the question's rows."""
+    scores: dict[str, Array] = {}
+    if len(slots := _slots(trace)):
+        scores["evidence"] = trace.commit_mass[slots][..., columns].sum(axis=-1).mean(axis=0)
+    if QUERY in trace.region_labels:
+        mass = trace.region_attention[:, :, :, trace.group_labels.index(QUERY)]
+        scores["query"] = mass[..., columns].sum(axis=-1).mean(axis=0)
+    return scores
 
 
 def _uniform_scores(trace: Trace) -> dict[str, Array]:
     """The scores of even attention; for `copy`, the chance that a random visible key qualifies."""
-    flat = uniform_trace(trace)
-    scores: dict[str, Array] = {}
-    slots, copyable = _slots(trace), _copyable(trace)
-    if len(slots):
-        scores["evidence"] = flat.commit_mass[slots][..., trace.column_labels.index(EVIDENCE)].mean(axis=0)
-    if QUERY in trace.region_labels:
-        scores["query"] = _query(flat)
+    scores = _masses(uniform_trace(trace), [trace.column_labels.index(EVIDENCE)])
+    copyable = _copyable(trace)
     if len(copyable):
         first, last, which = visible_spans(trace)
         span = _span(trace)
@@ -171,22 +136,13 @@ def _random_scores(trace: Trace) -> dict[str, Array]:
     """Expected mass if the evidence were as many random tokens of the documents."""
     columns = [n for n, label in enumerate(trace.region_labels) if label.startswith("doc ")]
     tokens = sum(len(region) for region in trace.regions if region.label.startswith("doc "))
-    if not tokens:
-        return {}
-    share = len(trace.marks[EVIDENCE]) / tokens
-    scores: dict[str, Array] = {}
-    if len(_slots(trace)):
-        scores["evidence"] = share * trace.commit_mass[_slots(trace)][..., columns].sum(axis=-1).mean(axis=0)
-    if QUERY in trace.region_labels:
-        group = trace.group_labels.index(QUERY)
-        mass = trace.region_attention[:, :, :, group][..., columns].sum(axis=-1)
-        scores["query"] = share * mass.mean(axis=0)
-    return scores
+    share = len(_evidence(trace)) / tokens if tokens else np.nan
+    return {name: share * mass for name, mass in _masses(trace, columns).items()}
 
 
 def _top_heads(table: pl.DataFrame) -> pl.DataFrame:
     """The best heads by score, with their controls."""
-    ranked = table.filter(pl.col("value").is_not_null()).sort("value", descending=True, maintain_order=True)
+    ranked = table.drop_nulls("value").sort("value", descending=True, maintain_order=True)
     rank = pl.int_range(1, pl.len() + 1).over("model", "score").alias("rank")
     top = ranked.with_columns(rank).filter(pl.col("rank") <= _TOP)
     return top.sort("model", "score", "rank", maintain_order=True).select(
@@ -248,7 +204,7 @@ def figure(result: Result, models: Sequence[str]) -> Figure:
     groups: dict[str, list[Plot | None]] = {
         f"{title}, darkest {number_text(top, 2)}": [_heads(table, score, model, top) for model in models]
         for score, title in _TITLES.items()
-        if (top := _highest(table, score)) is not None
+        if isinstance(top := table.filter(score=score)["value"].max(), float)
     }
     groups["mean over heads, by depth"] = [
         dots(depth, title, {"score": score}, models, "depth", THIRDS, name="depth") for score, title in _TITLES.items()
@@ -256,24 +212,21 @@ def figure(result: Result, models: Sequence[str]) -> Figure:
     groups["do two halves of the samples agree on the heads?"] = [
         dots(halves, "correlation over heads", {}, models, "score", list(_TITLES), name="halves")
     ]
-    return Figure(
-        "retrieval_heads",
+    return result_figure(
+        result,
         "Heads that look at the evidence",
-        arrange(groups, {"table": table, "depth": depth, "halves": halves}, max(len(models), 1)),
-        table,
+        groups,
         "Each cell is a head, darker for a higher score. Copying counts slots whose top key is the committed token "
         "inside the gold answer; the other scores are attention mass on the evidence, the last one minus what a "
         "question that asks nothing gives (blank below 0). The control stands beside each map's name: what even "
         "attention would give. Below, means over heads with controls as grey marks, and whether two halves of the "
         "samples agree on the heads (random: heads shuffled).",
-        finding=_strongest(table, models),
-        notes=result.notes,
+        _strongest(table, models),
+        table,
+        max(len(models), 1),
+        depth=depth,
+        halves=halves,
     )
-
-
-def _highest(table: pl.DataFrame, score: str) -> float | None:
-    found = table.filter(score=score)["value"].max()
-    return float(found) if isinstance(found, float) else None
 
 
 def _heads(table: pl.DataFrame, score: str, model: str, top: float) -> Plot | None:
@@ -282,13 +235,8 @@ def _heads(table: pl.DataFrame, score: str, model: str, top: float) -> Plot | No
     even = part["uniform"].mean()
     title = f"{model} (uniform {number_text(even, 2)})" if isinstance(even, float) else model
     size = (max(9, min(26, 420 / max(len(heads), 1))), max(8, min(24, 260 / max(len(layers), 1))))
-    where, told = {"score": score, "model": model}, ("model", "layer", "head", "low", "high", *_CONTROLS)
-    return cells(
-        table, title, where, "head", "layer", heads, layers, top, titles=("head", "layer"), told=told, size=size
-    )
-
-
-_CONTROLS = ("uniform", "random", "untrained")
+    where, told = {"score": score, "model": model}, ("model", "layer", "head", "low", "high", *CONTROLS)
+    return cells(table, title, where, ("head", "head", heads), ("layer", "layer", layers), top, told=told, size=size)
 
 
 def _strongest(table: pl.DataFrame, models: Sequence[str]) -> str:

@@ -5,31 +5,22 @@ Each sample has three anchor profiles per depth third (relative position, region
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect, random_like
-from floatscope.analysis.depth import THIRDS, thirds
-from floatscope.analysis.drawing import arrange, dots
-from floatscope.analysis.figure import Figure
-from floatscope.analysis.findings import by_model, number_text, sentence
-from floatscope.analysis.results import (
-    DEFAULTS,
-    NO_CONTROLS,
-    Controls,
-    Options,
-    Result,
-    as_control,
-    refuse_namesakes,
-)
-from floatscope.analysis.token_classes import CLASSES, class_mass, step_classes
+from floatscope.analysis.cells import Array, ratio
+from floatscope.analysis.depth import THIRDS, third_members
+from floatscope.analysis.drawing import dots
+from floatscope.analysis.figure import Figure, finding, result_figure
+from floatscope.analysis.results import CONTROLS, Controls, Options, Result, as_control, refuse_namesakes
+from floatscope.analysis.token_classes import class_mass, step_classes
 from floatscope.errors import UserError
 from floatscope.traces import Trace
 
-Array = NDArray[Any]
 BINS = 10
 REGIONS = ("bos", "scaffold", "query", "doc", "answer", "other")
 PROFILES = {
@@ -39,10 +30,9 @@ PROFILES = {
 }
 _PERMUTATIONS = 2000
 _AT_ONCE = 50
-_COLUMNS = ("position", "region", "class")
 
 
-def task_dependence(traces: Iterable[Trace], options: Options = DEFAULTS, controls: Controls = NO_CONTROLS) -> Result:
+def task_dependence(traces: Iterable[Trace], options: Options, controls: Controls) -> Result:
     """Mean distance of anchor profiles between tasks and within tasks, per model, depth and profile.
 
     Distance is total variation (0: same profile, 1: disjoint). Random control: profiles of random positions.
@@ -56,23 +46,20 @@ def task_dependence(traces: Iterable[Trace], options: Options = DEFAULTS, contro
             f"Task dependence needs traces of at least two tasks and found {len(tasks)} "
             f"({', '.join(sorted(tasks))}); give traces of more tasks."
         )
-    untrained = _profiles((as_control(trace) for trace in controls.untrained), options)
+    untrained = _profiles(map(as_control, controls.untrained), options)
     rows = []
     for model in dict.fromkeys(entry["model"] for entry in found):
         own = [entry for entry in found if entry["model"] == model]
         control = [entry for entry in untrained if entry["model"] == model] or [
             entry for entry in untrained if entry["make"] == own[0]["make"]
         ]
-        for number, depth in enumerate((*THIRDS, "all")):
-            for profile in _COLUMNS:
-                row = _compare(own, profile, "anchors", number, options.seed)
-                chance = _compare(own, profile, "random", number, options.seed)
-                bare = _compare(control, profile, "anchors", number, options.seed) if control else {}
-                labels = {"model": model, "depth": depth, "profile": profile}
-                rows.append(labels | row | {"random": chance["value"], "untrained": bare.get("value")})
-    numbers = ("value", "between", "within", "p", "random", "untrained")
+        for (number, depth), profile in product(enumerate((*THIRDS, "all")), PROFILES):
+            row, chance = (_compare(own, profile, which, number, options.seed) for which in ("anchors", "random"))
+            bare = _compare(control, profile, "anchors", number, options.seed)
+            labels = {"model": model, "depth": depth, "profile": profile}
+            rows.append(labels | row | {"random": chance["value"], "untrained": bare["value"], "uniform": None})
+    numbers = ("value", "between", "within", "p", *CONTROLS)
     table = pl.DataFrame(rows, schema_overrides=dict.fromkeys(numbers, pl.Float64))
-    table = table.with_columns(pl.lit(None, pl.Float64).alias("uniform"))
     notes = ["The column 'uniform' is null: even attention has no anchors."]
     if not untrained:
         notes.append("The column 'untrained' is null: no traces of an untrained model were given.")
@@ -107,7 +94,7 @@ def anchor_profiles(trace: Trace, weights: Array) -> dict[str, Array]:
     """Shares of anchor mass [depth and all, bin] by relative position, region and class; nan without anchors."""
     mass = (weights * trace.received).astype(np.float64)  # [step, layer, token]
     tokens = len(trace.canvas)
-    depth = np.vstack([np.eye(3)[:, thirds(trace.layers)], np.ones(trace.layers)])  # [4, layer]
+    depth = third_members(trace.layers)  # [4, layer]
     tenth = np.eye(BINS)[np.arange(tokens) * BINS // tokens]  # [token, bin]
     place = np.full(tokens, REGIONS.index("other"))
     for region in trace.regions:
@@ -115,30 +102,22 @@ def anchor_profiles(trace: Trace, weights: Array) -> dict[str, Array]:
         place[region.start : region.stop] = REGIONS.index(kind if kind in REGIONS else "other")
     by_token = depth @ mass.sum(axis=0)  # [4, token]
     profiles = {"position": by_token @ tenth, "region": by_token @ np.eye(len(REGIONS))[place]}
-    if trace.texts is not None:
-        profiles["class"] = depth @ class_mass(mass, step_classes(trace)).sum(axis=0)
-    else:
-        profiles["class"] = np.zeros((4, len(CLASSES)))
-    totals = {name: values.sum(axis=-1, keepdims=True) for name, values in profiles.items()}
-    return {
-        name: np.divide(values, totals[name], out=np.full(values.shape, np.nan), where=totals[name] > 0)
-        for name, values in profiles.items()
-    }
+    known = trace.texts is not None
+    profiles["class"] = depth @ class_mass(mass, step_classes(trace)).sum(axis=0) if known else np.zeros((4, 1))
+    return {name: ratio(values, values.sum(axis=-1, keepdims=True)) for name, values in profiles.items()}
 
 
 def _compare(entries: list[dict[str, Any]], profile: str, which: str, depth: int, seed: int) -> dict[str, Any]:
     """Mean pairwise distance between and within tasks, their difference, and its permutation p (one-sided)."""
     kept = [entry for entry in entries if not np.isnan(entry[which][profile][depth]).any()]
-    tasks = np.array([entry["task"] for entry in kept])
-    empty = {"value": None, "between": None, "within": None, "p": None, "samples": len(kept)}
-    names, codes = np.unique(tasks, return_inverse=True) if len(kept) else ([], np.zeros(0))
-    if (np.bincount(codes.astype(np.int64)) >= 2).sum() < 2:  # a mean within a task needs pairs, of two tasks at least
-        return empty | {"tasks": len(names)}
+    names, codes, sizes = np.unique([entry["task"] for entry in kept], return_inverse=True, return_counts=True)
+    found = dict.fromkeys(("value", "between", "within", "p")) | {"samples": len(kept), "tasks": len(names)}
+    if (sizes >= 2).sum() < 2:  # a mean within a task needs pairs, of two tasks at least
+        return found
     values = np.stack([entry[which][profile][depth] for entry in kept])  # [sample, bin]
     distance = 0.5 * np.abs(values[:, None] - values[None]).sum(axis=-1)
     first, second = np.triu_indices(len(kept), 1)
     pairs = distance[first, second]
-
     between, within = _means(pairs, codes[None, first] == codes[None, second])
     rng = np.random.default_rng(seed)
     extreme = 0
@@ -146,15 +125,8 @@ def _compare(entries: list[dict[str, Any]], profile: str, which: str, depth: int
         drawn = rng.permuted(np.tile(codes, (_AT_ONCE, 1)), axis=1)
         apart, together = _means(pairs, drawn[:, first] == drawn[:, second])
         extreme += int((apart - together >= between - within - 1e-12).sum())
-    between, within = float(between[0]), float(within[0])
-    return {
-        "value": between - within,
-        "between": between,
-        "within": within,
-        "p": (extreme + 1) / (_PERMUTATIONS + 1),
-        "samples": len(kept),
-        "tasks": len(names),
-    }
+    apart, together, p = float(between[0]), float(within[0]), (extreme + 1) / (_PERMUTATIONS + 1)
+    return found | {"value": apart - together, "between": apart, "within": together, "p": p}
 
 
 def _means(pairs: Array, same: Array) -> tuple[Array, Array]:
@@ -167,34 +139,20 @@ def _means(pairs: Array, same: Array) -> tuple[Array, Array]:
 def figure(result: Result, models: Sequence[str]) -> Figure:
     """Distance between tasks minus distance within tasks; hollow where a permutation of tasks does as well."""
     table = result.table
+    order, chance = (*THIRDS, "all"), "datum.p >= 0.05"
     panels = [
-        dots(
-            table, f"{name}: {about}", {"profile": name}, models, "depth", (*THIRDS, "all"), "between - within", _CHANCE
-        )
+        dots(table, f"{name}: {about}", {"profile": name}, models, "depth", order, "between - within", chance)
         for name, about in PROFILES.items()
     ]
-    whole = table.filter(depth="all", profile="position").drop_nulls("value")
-    values = {
-        row["model"]: f"{number_text(row['value'])}, p = {number_text(row['p'])}" for row in whole.iter_rows(named=True)
-    }
-    beside = {name: by_model(whole, models, name) for name in ("random", "untrained")}
-    return Figure(
-        "task_dependence",
+    whole = table.filter(depth="all", profile="position")
+    what = "Between tasks minus within, position of anchors, all layers"
+    return result_figure(
+        result,
         "Whether anchors depend on the task",
-        arrange(panels, {"table": table}),
-        table,
+        panels,
         "Distance (total variation) of anchor profiles between samples of different tasks minus that between samples "
         "of one task: above 0, anchors are elsewhere in another task. Hollow points: a permutation of the tasks does "
         "as well (p >= 0.05). Grey marks are controls: as many random positions, the untrained model.",
-        finding=sentence(
-            "Between tasks minus within, position of anchors, all layers",
-            {model: values[model] for model in models if model in values},
-            beside,
-            3,
-        ),
-        notes=result.notes,
+        finding(what, whole, models, ("random", "untrained"), 3, rows=True),
         subtitle="hollow: p >= 0.05",
     )
-
-
-_CHANCE = "datum.p >= 0.05"

@@ -6,7 +6,7 @@ trace exactly as on the captured one. Which rows see which columns follows from 
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,8 @@ from floatscope.traces import ARRAYS, Trace
 from floatscope.traces.trace import array_shape
 
 _MADE = (
-    "received",
-    "received_answer",
-    "received_masked",
-    "seen_by",
-    "group_rows",
-    "region_attention",
-    "commit_mass",
-    "commit_entropy",
+    *("received", "received_answer", "received_masked", "seen_by", "group_rows"),
+    *("region_attention", "commit_mass", "commit_entropy"),
 )
 
 
@@ -33,6 +27,12 @@ def uniform_layers(trace: Trace) -> tuple[Trace, NDArray[np.int64]]:
     """The same with one head and one layer of each kind, and the kind of each layer: most models have one kind."""
     arrays = UniformArrays(trace, reduced=True)
     return dataclasses.replace(trace, arrays=arrays), arrays.which
+
+
+def on_uniform(trace: Trace, measured: Callable[[Trace], Mapping[Any, NDArray[Any]]]) -> dict[Any, NDArray[Any]]:
+    """What a measure, an array [layer, ...] for each of its labels, gives for uniform attention."""
+    even, kinds = uniform_layers(trace)
+    return {label: values[kinds] for label, values in measured(even).items()}
 
 
 def uniform_trace(trace: Trace) -> Trace:
@@ -115,19 +115,34 @@ class UniformArrays(Mapping[str, NDArray[Any]]):
             return trace.group_rows
         if name == "seen_by":
             return np.unique(trace.seen_by, axis=0)[self._layers]
-        if name.startswith("received"):
-            return self._received(name)
-        if name == "region_attention":
-            return self._region_attention()
         rows = trace.slots - (trace.logits != "same")
-        values = self._column_mass()[:, rows] if name == "commit_mass" else -np.log(self._share[:, rows])
-        return self._over_heads(np.moveaxis(self._over_layers(values, 0), 0, 1), name)  # [answer, layer, ...]
+        if name.startswith("received"):
+            made = self._received(name)
+        elif name == "region_attention":
+            made = self._region_attention()
+        elif name == "commit_mass":
+            made = self._column_mass()[:, rows].swapaxes(0, 1)
+        else:
+            made = -np.log(self._share[:, rows]).swapaxes(0, 1)
+        if len(self._share) > 1:
+            made = np.take(made, self._layers, axis=1)
+        if "head" in ARRAYS[name].axes:
+            made = np.expand_dims(made, 2)
+        return np.broadcast_to(made, self.shape_of(name))
 
     def _received(self, name: str) -> NDArray[Any]:
-        """[step, layer, token]"""
-        chosen = np.stack([self._rows(name, step) for step in range(self._trace.steps)])  # [step, row]
+        """[step, kind, token]"""
+        trace = self._trace
+        row = np.arange(self._share.shape[1])
+        chosen = row < trace.rows[:, None]  # [step, row] which rows are averaged
+        if name != "received":
+            chosen &= np.isin(row, trace.slots)
+        if name == "received_masked" and trace.kind == "arm":
+            chosen[:] = False
+        elif name == "received_masked":
+            chosen[:, trace.slots] &= trace.masked
         distinct, back = np.unique(chosen, axis=0, return_inverse=True)
-        tokens = len(self._trace.canvas)
+        tokens = len(trace.canvas)
         made = np.zeros((len(distinct), len(self._share), tokens), np.float32)
         for number, rows in enumerate(distinct):
             if not rows.any():
@@ -137,22 +152,7 @@ class UniformArrays(Mapping[str, NDArray[Any]]):
                 starts = np.bincount(self._first[kind], weights, tokens + 1)
                 stops = np.bincount(self._last[kind], weights, tokens + 1)
                 made[number, kind] = np.cumsum(starts - stops)[:tokens] / rows.sum()
-        return self._over_layers(made[back.reshape(-1)], 1)
-
-    def _rows(self, name: str, step: int) -> NDArray[np.bool_]:
-        """[row] which rows a received array averages at a step."""
-        trace = self._trace
-        number = np.arange(self._share.shape[1])
-        present = number < trace.rows[step]
-        if name == "received":
-            return present
-        answer = present & np.isin(number, trace.slots)
-        if name == "received_answer":
-            return answer
-        masked = np.zeros_like(present)
-        if trace.kind != "arm":
-            masked[trace.slots] = trace.masked[step]
-        return answer & masked
+        return made[back.reshape(-1)]
 
     def _column_mass(self) -> NDArray[np.float64]:
         """[kind, row, column] a row's mass on each column set."""
@@ -165,39 +165,20 @@ class UniformArrays(Mapping[str, NDArray[Any]]):
         return (before[self._last] - before[self._first]) * self._share[..., None]
 
     def _region_attention(self) -> NDArray[Any]:
-        """[step, layer, head, group, column]"""
+        """[step, kind, group, column]"""
         trace = self._trace
         mass = self._column_mass()
-        groups = len(trace.group_labels)
-        made = np.zeros((trace.steps, len(self._share), groups, mass.shape[-1]), np.float32)
+        labels = trace.group_labels
+        made = np.zeros((trace.steps, len(self._share), len(labels), mass.shape[-1]), np.float32)
+        group = np.zeros(len(trace.canvas), np.int64)  # of each token, its slots committed
+        for region in trace.regions:
+            label = region.label if region.label in labels else f"{region.label}:committed"
+            group[region.start : region.stop] = labels.index(label)
         for step in range(trace.steps):
-            member = np.eye(groups)[row_groups(trace, step)]  # [row, group]
+            now = group.copy()
+            if trace.kind != "arm" and "answer:masked" in labels:
+                now[trace.slots[trace.masked[step]]] = labels.index("answer:masked")
+            member = np.eye(len(labels))[now[: int(trace.rows[step])]]  # [row, group]
             counts = np.maximum(member.sum(axis=0), 1)
             made[step] = np.einsum("rg,krc->kgc", member / counts, mass[:, : len(member)])
-        return self._over_heads(self._over_layers(made, 1), "region_attention")
-
-    def _over_layers(self, values: NDArray[Any], axis: int) -> NDArray[Any]:
-        if len(self._share) > 1:
-            return np.take(values, self._layers, axis=axis)
-        shape = list(values.shape)
-        shape[axis] = len(self._layers)
-        return np.broadcast_to(values, shape)
-
-    def _over_heads(self, values: NDArray[Any], name: str) -> NDArray[Any]:
-        axis = ARRAYS[name].axes.index("head")
-        widened = np.expand_dims(values, axis)
-        shape = list(widened.shape)
-        shape[axis] = self._heads
-        return np.broadcast_to(widened, shape)
-
-
-def row_groups(trace: Trace, step: int) -> NDArray[np.int64]:
-    """[row] the number of each row's query group at a step."""
-    labels = trace.group_labels
-    of_token = np.zeros(len(trace.canvas), np.int64)
-    for region in trace.regions:
-        label = region.label if region.label in labels else f"{region.label}:committed"
-        of_token[region.start : region.stop] = labels.index(label)
-    if trace.kind != "arm" and "answer:masked" in labels:
-        of_token[trace.slots[trace.masked[step]]] = labels.index("answer:masked")
-    return of_token[: int(trace.rows[step])]
+        return made

@@ -1,8 +1,11 @@
 """The command line: verbs that each call one function of the library. Heavy imports wait until a verb runs."""
 
+import os
 import sys
+from collections.abc import Sequence
+from typing import Any, get_args
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter, Token, convert
 
 from floatscope import __version__
 from floatscope.cli.analyzing import analyze
@@ -14,8 +17,17 @@ from floatscope.cli.studies import report, study
 from floatscope.cli.training import adapt, train
 from floatscope.errors import UserError
 
+
+def strictly(kind: Any, tokens: Sequence[Token]) -> Any:
+    """As cyclopts converts, but 1.5 is no whole number: it would round it."""
+    if int in (kind, *get_args(kind)) and float not in get_args(kind) and any("." in token.value for token in tokens):
+        raise ValueError("a whole number is needed")
+    return convert(kind, tokens)
+
+
 app = App(
     name="floatscope",
+    default_parameter=Parameter(converter=strictly),
     version=__version__,
     help="Where attention goes while a masked diffusion language model denoises, and what that does to its answers.",
     help_epilogue="Start with: floatscope study demo; floatscope serve; floatscope trace MODEL --question 'Who ...?'",
@@ -37,10 +49,22 @@ def main() -> None:
     """Run the command line; a user's mistake is one sentence and exit code 2."""
     try:
         code = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
     except (UserError, CycloptsError) as error:
-        print(f"floatscope: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"floatscope: {one_line(str(error))}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("floatscope: stopped", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as error:  # a path that the system does not take, a disk that is full
+        print(f"floatscope: {one_line(f'{error.filename or error}: {error.strerror}')[:500]}.", file=sys.stderr)
+        sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def one_line(text: str) -> str:
+    """Text without line ends, and without characters that would steer a terminal."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text.split()))

@@ -80,8 +80,10 @@ def evaluate(asking: Asking, *, documents: str = "0,5") -> int:
     return ask("evaluate", asking, [Curve("documents", documents)])
 
 
-def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdown") -> None:
+def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdown") -> int:
     """Print the tables of a run: models x tasks with intervals, gains, comparisons, guesses, stress curves.
+
+    Exit code 3: the run is not finished, and the tables are of what is done.
 
     Example: floatscope table runs/qa --format latex
 
@@ -92,15 +94,18 @@ def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdo
     format
         How the tables are written.
     """
+    from floatscope.cli.studies import exit_code
     from floatscope.study.reporting import tables_text
     from floatscope.study.store import Run
 
-    print(tables_text(Run(run), format))
+    found = Run(run)
+    print(tables_text(found, format))
+    return exit_code(found)
 
 
 def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
     """Write the study of the flags, run it, print its tables."""
-    from floatscope.cli.studies import run_shown
+    from floatscope.cli.studies import exit_code, run_shown
     from floatscope.study.plan import ModelPlan, PromptPlan, Study
     from floatscope.study.reporting import tables_text
 
@@ -123,7 +128,7 @@ def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
     if outcome is None:
         return 130
     print(tables_text(outcome.run, "markdown"))
-    return 0
+    return exit_code(outcome.run)
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -147,6 +147,7 @@ def _require_text(*given: str) -> None:
 
 
 def _documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
+    from floatscope.files import read_text
     from floatscope.qa.samples import Document
 
     for number in gold:
@@ -154,12 +155,7 @@ def _documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
             raise UserError(f"--gold {number}: there are {len(paths)} documents, counted from 1")
     documents = []
     for number, path in enumerate(paths, 1):
-        try:
-            text = path.read_text(encoding="utf-8-sig").strip()  # a byte order mark is no text
-        except OSError as error:
-            raise UserError(f"cannot read the document {path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise UserError(f"the document {path} is not UTF-8 text") from error
+        text = read_text(path).strip()
         if not text:
             raise UserError(f"the document {path} is empty")
         title, _, rest = text.partition("\n")

@@ -15,6 +15,7 @@ from floatscope.errors import UserError
 if TYPE_CHECKING:
     from floatscope.study.plan import Study
     from floatscope.study.running import Outcome
+    from floatscope.study.store import Run
 
 _FLAG = Parameter(negative="")
 
@@ -75,8 +76,10 @@ def study(
     return _run(plan, out or Path("runs") / plan.name, retry)
 
 
-def report(run: Path, /) -> None:
+def report(run: Path, /) -> int:
     """Make the report of a run again, from its tables and traces.
+
+    Exit code 3: the run is not finished, and the report is of what is done.
 
     Example: floatscope report runs/demo
 
@@ -91,6 +94,16 @@ def report(run: Path, /) -> None:
 
     found = Run(run)
     print(write_report(found, read_analyses(found)))
+    return exit_code(found)
+
+
+def exit_code(run: Run) -> int:
+    """0; 1 where every unit of a model failed; 3, after a sentence, for a run that is not finished."""
+    if run.unfinished:
+        print(f"floatscope: {run.unfinished}", file=sys.stderr)
+        return 3
+    own = run.results().filter(control="")
+    return int(own.height > 0 and own["error"].is_not_null().all())
 
 
 def _refuse_without_data(plan: Study) -> None:
@@ -111,10 +124,10 @@ def _run(plan: Study, out: Path, retry: bool) -> int:
     outcome = run_shown(plan, out, retry=retry)
     if outcome is None:
         return 130
-    print(tables_text(outcome.run, "markdown"))
     path = write_report(outcome.run, read_analyses(outcome.run))
+    print(tables_text(outcome.run, "markdown"), flush=True)
     print(f"floatscope: open {path} in a browser", file=sys.stderr)
-    return 0
+    return exit_code(outcome.run)
 
 
 def _check(plan: Study) -> int:
@@ -183,4 +196,5 @@ def _tell(outcome: Outcome) -> None:
     done, units = outcome.done_now, outcome.units
     told = f"{done} of {units} units were run, the others were there" if done < units else f"{units} units were run"
     failed = f"; {outcome.failed} failed (see the column error; --retry runs them again)" if outcome.failed else ""
-    print(f"floatscope: {told}{failed}; the run is {outcome.run.folder}", file=sys.stderr)
+    again = f"; {outcome.damaged} rows had changed on the disk and were run again" if outcome.damaged else ""
+    print(f"floatscope: {told}{failed}{again}; the run is {outcome.run.folder}", file=sys.stderr)

@@ -11,7 +11,7 @@ from typing import Any
 from floatscope.decoding.autoregressive import AutoregressiveSampler
 from floatscope.decoding.denoising import Filling, Proposal, denoise, masked_slots
 from floatscope.decoding.dream import DreamSampler
-from floatscope.decoding.generation import AnyPrompt, Generation, fill, generate, make_batch, read_prompts
+from floatscope.decoding.generation import AnyPrompt, Generation, fill, generate, make_batch, read_prompts, sampler_for
 from floatscope.decoding.llada import LLaDASampler
 from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, random_stream, require_mdm
 from floatscope.decoding.threshold import ThresholdSampler
@@ -60,4 +60,5 @@ __all__ = [
     "random_stream",
     "read_prompts",
     "require_mdm",
+    "sampler_for",
 ]

@@ -34,13 +34,17 @@ class Filling(ABC):
         """Whether nothing is left to do at step `index`: as it stands, when no slot is masked."""
         return not bool((state == MASKED).any())
 
+    def last(self, index: int) -> bool:
+        """Whether step `index` is the last, whatever is still masked after it; asked where masks are candidates."""
+        return False
+
     @abstractmethod
     def open_slots(self, index: int, state: Tensor) -> Tensor:
         """The slots (ascending, at least one) that may change at step `index`."""
 
     @abstractmethod
     def propose(self, index: int, logits: Tensor) -> Proposal:
-        """Decide on the open slots, given their logits float32 [n, V]; the mask token has -inf."""
+        """Decide on the open slots, given their logits float32 [n, V]; a mask token that is no candidate has -inf."""
 
 
 def masked_slots(state: Tensor) -> Tensor:
@@ -49,12 +53,16 @@ def masked_slots(state: Tensor) -> Tensor:
 
 
 def denoise(
-    batch: Batch, mask_id: int | None, fillings: Sequence[Filling], score: Callable[[Batch, Tensor], Tensor]
+    batch: Batch,
+    mask_id: int | None,
+    fillings: Sequence[Filling],
+    score: Callable[[Batch, Tensor], Tensor],
+    mask_is_candidate: bool = False,
 ) -> Iterator[Step]:
     """Run all samples until each is done. `score(batch, columns)` gives logits [B, N, V].
 
-    The mask token is no candidate: its logit becomes -inf before anything else. The published algorithms
-    do not forbid it, but a slot that commits it stays masked for ever.
+    Unless `mask_is_candidate`, the logit of the mask token becomes -inf before anything else. Where it is one, as in
+    the published algorithms, a slot that takes it stays masked, and one that does so at the last step ends as it.
     """
     for index in count():
         going = [not filling.done(index, state) for filling, state in zip(fillings, batch.state, strict=True)]
@@ -71,11 +79,17 @@ def denoise(
             if not len(slots):
                 continue
             own = logits[sample, : len(slots)].to(torch.float32, copy=True)  # [n, V]
-            if mask_id is not None:
+            if mask_id is not None and not mask_is_candidate:
                 own[:, mask_id : mask_id + 1] = -torch.inf  # a slice, for LM heads without a row for the mask
             require_finite(own, index, sample)
             proposal = fillings[sample].propose(index, own)
             commits = proposal.commits.to(tokens.device)
+            if mask_is_candidate and mask_id is not None:
+                if fillings[sample].last(index):  # what is not chosen now stays a mask for good
+                    proposal.tokens[~proposal.commits] = mask_id
+                    commits = torch.ones_like(commits)
+                else:
+                    commits = commits & (proposal.tokens != mask_id).to(tokens.device)
             moved = commits if proposal.withdrawn is None else commits | proposal.withdrawn.to(tokens.device)
             tokens[sample, slots[moved]] = proposal.tokens.to(tokens.device)[moved]
             state[sample, slots[moved]] = torch.where(commits[moved], COMMITTED, MASKED).to(state.dtype)

@@ -27,8 +27,7 @@ class DreamSampler(Sampler):
     """Reveal slots from time 1 to `eps` in equal strides t -> s (arXiv 2508.15487 and its published code).
 
     A step reveals int(masked * (1 - s/t)) slots, the last step all that are left: with steps = length the
-    first commits nothing and the last commits two. A step without commits is a step all the same. The mask
-    token itself is never a candidate.
+    first commits nothing and the last commits two. A step without commits is a step all the same.
     """
 
     name: ClassVar[str] = "dream"
@@ -52,6 +51,9 @@ class DreamSampler(Sampler):
     """Sample the slots from softmax(confidence / alg_temp); None or 0 takes the most confident."""
     hold_eos: bool = False
     """Slots that would end the answer commit last; their tokens and confidences stay."""
+    mask_is_candidate: bool = False
+    """Whether slots may take the mask token, as in the published code: one that does stays masked for another step and,
+    at the last step, in the answer. By hand off; the family's own sampler has it on, to decode as published."""
     seed: int = 0
     """Seed of every sample that is given none of its own."""
 
@@ -69,6 +71,7 @@ class DreamSampler(Sampler):
         if self.alg_temp is not None:
             require_number(owner, "alg_temp", self.alg_temp, "[0, inf)")
         require_flag(owner, "hold_eos", self.hold_eos)
+        require_flag(owner, "mask_is_candidate", self.mask_is_candidate)
         require_seed(owner, self.seed)
         if self.alg == "origin" and (self.alg_temp or self.hold_eos):
             raise UserError(
@@ -77,14 +80,14 @@ class DreamSampler(Sampler):
             )
 
     def step_bounds(self, first_slot: int, family_block: int | None) -> tuple[int, int]:
-        """By chance (`origin`) all may be revealed at once; otherwise the schedule is fixed."""
+        """By chance (`origin`) all may be revealed at once; otherwise the schedule is fixed, unless masks stay."""
         if self.alg == "origin":
             return 1, self.steps
         masked, shares = self.length, self._shares()
         for index in range(self.steps):
             masked -= int(masked * shares[index])
             if masked == 0:
-                return index + 1, index + 1
+                return index + 1, self.steps if self.mask_is_candidate else index + 1
         raise AssertionError("the last step reveals all that is left")
 
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
@@ -97,7 +100,7 @@ class DreamSampler(Sampler):
             )
         shares = self._shares()
         fillings = [_DreamFilling(self, shares, denoiser.eos_ids, random_stream(seed)) for seed in batch.seeds]
-        return denoise(batch, mask_id, fillings, denoiser.score)
+        return denoise(batch, mask_id, fillings, denoiser.score, self.mask_is_candidate)
 
     def _shares(self) -> Tensor:
         """[steps]: the share 1 - s/t of what is masked that each step reveals, 1 at the last."""
@@ -115,6 +118,9 @@ class _DreamFilling(Filling):
     shares: Tensor
     eos_ids: tuple[int, ...]
     stream: torch.Generator
+
+    def last(self, index: int) -> bool:
+        return index == len(self.shares) - 1
 
     def open_slots(self, index: int, state: Tensor) -> Tensor:
         return masked_slots(state)

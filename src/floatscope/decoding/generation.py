@@ -80,10 +80,19 @@ def generate(
     `seeds`: one per sample; without them all have the sampler's, so that a sample's place does not matter.
     `on_step` sees each Step as it is made. Mask tokens inside a prompt are context: only slots are filled.
     """
+    sampler = sampler_for(denoiser, sampler)
     wanted, single = read_prompts(prompts)
-    sampler = denoiser.sampler() if sampler is None else sampler
     generations = fill(denoiser, make_batch(denoiser, wanted, sampler, seeds), sampler, on_step)
     return generations[0] if single else generations
+
+
+def sampler_for(denoiser: Any, sampler: Any) -> Sampler:
+    """The sampler that was given, or the model's own; a name in the place of either is refused."""
+    if isinstance(denoiser, str):
+        raise UserError(f"{denoiser!r} is the name of a model, not a model: load it first, with fs.load({denoiser!r}).")
+    if isinstance(sampler, str):
+        raise UserError(f"{sampler!r} is the name of a sampler, not a sampler: give model.sampler(name={sampler!r}).")
+    return denoiser.sampler() if sampler is None else sampler
 
 
 def fill(

@@ -28,7 +28,7 @@ class LLaDASampler(Sampler):
     """Fill blocks left to right; each step commits a quota of slots (arXiv 2502.09992, section 2.4).
 
     The confidence of a slot is the softmax of the un-noised logits at its token, or uniform noise for
-    `random`. The mask token itself is never a candidate.
+    `random`.
     """
 
     name: ClassVar[str] = "llada"
@@ -47,6 +47,9 @@ class LLaDASampler(Sampler):
     """Classifier-free guidance against the canvas with its prompt masked; 0 saves the second pass."""
     hold_eos: bool = False
     """Slots that would end the answer commit last in their block; their tokens and confidences stay."""
+    mask_is_candidate: bool = False
+    """Whether slots may take the mask token, as in the published code: one that does stays masked for another step and,
+    at the last step, in the answer. By hand off; the family's own sampler has it on, to decode as published."""
     seed: int = 0
     """Seed of every sample that is given none of its own."""
 
@@ -58,6 +61,7 @@ class LLaDASampler(Sampler):
         require_choice(owner, "remasking", self.remasking, get_args(Remasking))
         require_number(owner, "cfg", self.cfg, "[0, inf)")
         require_flag(owner, "hold_eos", self.hold_eos)
+        require_flag(owner, "mask_is_candidate", self.mask_is_candidate)
         require_seed(owner, self.seed)
         if self.block is not None:
             require_whole(owner, "block", self.block)
@@ -92,7 +96,7 @@ class LLaDASampler(Sampler):
             )
             for first, row, seed in zip(firsts, masked, batch.seeds, strict=True)
         ]
-        return denoise(batch, mask_id, fillings, score)
+        return denoise(batch, mask_id, fillings, score, self.mask_is_candidate)
 
     def _schedule(self, first_slot: int, family_block: int | None, masked: list[bool]) -> list[tuple[range, int]]:
         """(block, quota) of each step of a sample; steps that would find their block full are dropped."""
@@ -115,9 +119,12 @@ class _LLaDAFilling(Filling):
     eos_ids: tuple[int, ...]
     stream: torch.Generator
 
+    def last(self, index: int) -> bool:
+        return index == len(self.schedule) - 1
+
     def open_slots(self, index: int, state: Tensor) -> Tensor:
-        block, masked = self.schedule[index][0], masked_slots(state)
-        return masked[(masked >= block.start) & (masked < block.stop)]
+        masked = masked_slots(state)  # of this block, and of those before where a slot took the mask token
+        return masked[masked < self.schedule[index][0].stop]
 
     def propose(self, index: int, logits: Tensor) -> Proposal:
         quota = self.schedule[index][1]

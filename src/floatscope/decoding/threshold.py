@@ -12,6 +12,7 @@ from floatscope.decoding.choosing import first_slots, held_back, probability_of
 from floatscope.decoding.denoising import Filling, Proposal, denoise, masked_slots
 from floatscope.decoding.settings import require_flag, require_number, require_whole
 from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, require_mdm
+from floatscope.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class ThresholdSampler(Sampler):
     """Slots in a block; None: the family's block if it is block-causal, else the whole answer."""
     hold_eos: bool = False
     """Slots that would end the answer wait while their block has others; tokens and confidences stay."""
+    small_block: int | None = None
+    """Slots of a block that are filled together, one such part after the other; None: the whole block."""
+    first_alone: bool = False
+    """The first slot of a block commits before the others are looked at: what Fast-dLLM v2 takes from the pass over the
+    block before."""
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
@@ -40,6 +46,9 @@ class ThresholdSampler(Sampler):
         if self.block is not None:
             require_whole(owner, "block", self.block)
             check_division(owner, self.length, self.block)
+        require_flag(owner, "first_alone", self.first_alone)
+        if self.small_block is not None:
+            require_whole(owner, "small_block", self.small_block)
 
     def step_bounds(self, first_slot: int, family_block: int | None) -> tuple[int, int]:
         """A block takes one step where all of it is sure, and one per slot where nothing is."""
@@ -57,7 +66,20 @@ class ThresholdSampler(Sampler):
     def _blocks(self, first_slot: int, family_block: int | None) -> list[range]:
         block = resolve_block(type(self).__name__, self.length, self.block, family_block)
         check_division(type(self).__name__, self.length, block)
-        return answer_blocks(self.length, block, first_slot, family_block)
+        if self.small_block is not None and block % self.small_block:
+            raise UserError(
+                f"{type(self).__name__}: small_block={self.small_block} does not divide blocks of {block} slots: choose"
+                " one that does."
+            )
+        parts = answer_blocks(self.length, self.small_block or block, first_slot, family_block)
+        if not self.first_alone:
+            return parts
+        start = first_slot if family_block else 0  # blocks are counted from the canvas, or from the first slot
+        begins = {part.start for part in parts if (start + part.start) % block == 0}
+        alone = [
+            (range(p.start, p.start + 1), range(p.start + 1, p.stop)) if p.start in begins else (p,) for p in parts
+        ]
+        return [part for pair in alone for part in pair if len(part)]
 
 
 @dataclass(frozen=True, eq=False)

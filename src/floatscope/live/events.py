@@ -30,16 +30,17 @@ def denoise(models: Mapping[str, Model], request: Request, emit: Emit) -> None:
 
     An ARM's attention comes from one forward after its last token: its steps are in `finished`.
     """
-    chosen = [models[name] for name in request.models]
-    asked = {"steps": request.steps, "seed": request.seed}  # for samplers that have such settings
-    samplers = [model.sampler(asked, length=request.slots) for model in chosen]
-    prompts = [build_prompt(model.tokenizer, request.question, request.documents, request.answers) for model in chosen]
-    for model, prompt, sampler in zip(chosen, prompts, samplers, strict=True):
+    runs: list[tuple[Model, Prompt, Sampler]] = []
+    for model in (models[name] for name in request.models):
+        asked = {"steps": request.steps, "seed": request.seed}  # for samplers that have such settings
+        sampler = model.sampler(asked, length=request.slots)
+        prompt = build_prompt(model.tokenizer, request.question, request.documents, request.answers)
         make_batch(model, [prompt], sampler)  # refuses what does not fit, before any model runs
-    runs = [_opened(*parts, request) for parts in zip(chosen, prompts, samplers, strict=True)]
-    emit({"event": "opened", "question": request.question, "answers": request.answers, "runs": runs})
-    for number, parts in enumerate(zip(chosen, prompts, samplers, strict=True)):
-        _run(number, *parts, request, emit)
+        runs.append((model, prompt, sampler))
+    opened = [_opened(*run, request) for run in runs]
+    emit({"event": "opened", "question": request.question, "answers": request.answers, "runs": opened})
+    for number, run in enumerate(runs):
+        _run(number, *run, request, emit)
     emit({"event": "done"})
 
 
@@ -50,7 +51,6 @@ def _opened(model: Model, prompt: Prompt, sampler: Sampler, request: Request) ->
     gold = [document_label(number) for number, document in enumerate(request.documents, 1) if document.gold]
     is_slot = np.isin(np.arange(len(canvas.ids)), canvas.slots)
     texts = ["" if slot else text for text, slot in zip(model.token_texts(canvas.ids), is_slot, strict=True)]
-    unknown = int(np.count_nonzero(canvas.ids[~is_slot] == model.tokenizer.unk_token_id))
     return {
         **canvas_data(texts, [(region.label, region.start, region.stop) for region in canvas.regions]),
         "model": model.name,
@@ -67,7 +67,7 @@ def _opened(model: Model, prompt: Prompt, sampler: Sampler, request: Request) ->
         "confidence": [None] * sampler.length,
         "steps": [],
         "foreseen": sampler.step_bounds(int(canvas.slots[0]), model.block)[1],
-        "unknown": unknown,
+        "unknown": int(np.count_nonzero(canvas.ids[~is_slot] == model.tokenizer.unk_token_id)),
     }
 
 
@@ -85,22 +85,18 @@ def _run(number: int, model: Model, prompt: Prompt, sampler: Sampler, request: R
         emit({"event": "token", "run": number, "commits": committed(step)})
 
     def on_received(step: Step, received: Sequence[NDArray[np.float32]]) -> None:
-        anchors = find(_field(received[0])) > 0.5
-        emit({"event": "step", "run": number, "step": step_data(received[0], anchors, committed(step))})
+        seen = received[0]  # [layer, token]: in an MDM every column is seen by some row
+        anchors = find(Field(seen, seen, np.ones(seen.shape, bool), np.full((1, 1), seen.shape[-1]))) > 0.5
+        emit({"event": "step", "run": number, "step": step_data(seen, anchors, committed(step))})
 
-    on_step = on_token if model.family.is_arm else None
-    [found] = trace(model, [prompt], sampler, on_step=on_step, on_received=on_received)
+    is_arm = model.family.is_arm
+    [found] = trace(model, [prompt], sampler, on_step=on_token if is_arm else None, on_received=on_received)
     seconds = time.perf_counter() - started
     prediction = model.text(found.answer)
     known: dict[str, Any] = {"question": request.question, "answers": request.answers, "prediction": prediction}
     if request.answers:
         known["accuracy"] = accuracy(prediction, request.answers)
     run = run_data(replace(found, metadata=known))
-    if not model.family.is_arm:
+    if not is_arm:
         run["steps"] = []  # each was sent when it was done
     emit({"event": "finished", "run": number, "data": run, "seconds": round(seconds, 3)})
-
-
-def _field(received: NDArray[np.float32]) -> Field:
-    """[layer, token] of one step of an MDM, as the player's detector reads it: every column is seen by some row."""
-    return Field(received, received, np.ones(received.shape, bool), np.full((1, 1), received.shape[-1]))

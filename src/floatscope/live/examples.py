@@ -1,10 +1,14 @@
 """Samples to start from: questions of the twins' world, and for other models a few about the world we live in."""
 
+import json
 from collections.abc import Collection
+from dataclasses import asdict
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from floatscope.models.shipped import UNTRAINED
-from floatscope.qa.samples import Document, Sample
+from floatscope.qa.samples import Sample
 from floatscope.qa.world import World
 
 TWINS = ("twin-llada", "twin-dream", "twin-arm")
@@ -16,28 +20,12 @@ _WORLD = (
     ("No document holds the answer", "unanswerable", 4),
     ("From memory, without documents", "closed-stable", 0),
 )
-_EVERYDAY = (
-    Sample(
-        "everyday-1",
-        "Which river flows through the capital of Austria?",
-        ("Danube",),
-        (
-            Document("Graz", "Graz is the second largest city of Austria. It lies on the river Mur."),
-            Document("Vienna", "Vienna is the capital of Austria. The river Danube flows through the city.", True),
-            Document("Prague", "Prague is the capital of the Czech Republic. It lies on the river Vltava."),
-        ),
-    ),
-    Sample(
-        "everyday-2",
-        "Who was the first person to walk on the Moon?",
-        ("Neil Armstrong", "Armstrong"),
-        (
-            Document("Gagarin", "In April 1961 Yuri Gagarin became the first person to travel into space."),
-            Document("Apollo 8", "In December 1968 the crew of Apollo 8 flew around the Moon without landing."),
-            Document("Apollo 11", "On 20 July 1969 Neil Armstrong was the first person to walk on the Moon.", True),
-        ),
-    ),
-)
+
+
+@cache
+def live_asset(name: str) -> str:
+    """The text of a file of the live page."""
+    return files("floatscope.live").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def is_twin(name: str) -> bool:
@@ -51,13 +39,10 @@ def sample_groups(models: Collection[str]) -> list[dict[str, Any]]:
         {"name": name, "samples": [_plain(s) for s in World(0).samples(kind, _EACH, documents=documents)]}
         for name, kind, documents in _WORLD
     ]
-    everyday = {"name": "Everyday knowledge", "samples": [_plain(sample) for sample in _EVERYDAY]}
+    everyday = {"name": "Everyday knowledge", "samples": json.loads(live_asset("everyday.json"))}
     return groups if all(map(is_twin, models)) else [everyday, *groups]
 
 
 def _plain(sample: Sample) -> dict[str, Any]:
-    return {
-        "question": sample.question,
-        "answers": list(sample.answers),
-        "documents": [{"title": d.title, "text": d.text, "gold": d.gold} for d in sample.documents],
-    }
+    documents = [asdict(document) for document in sample.documents]
+    return {"question": sample.question, "answers": list(sample.answers), "documents": documents}

@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 from floatscope.errors import UserError
@@ -30,24 +30,17 @@ class LiveJob:
     def __init__(self, work: Callable[[Emit], None]) -> None:
         self._work = work
         self._events: SimpleQueue[Event | None] = SimpleQueue()
-        self._cancelled = threading.Event()
+        self.cancelled = threading.Event()
 
     def emit(self, event: Event) -> None:
         """Hand an event to the client; stops the job of one that has left."""
-        if self._cancelled.is_set():
+        if self.cancelled.is_set():
             raise Cancelled
         self._events.put(event)
 
     def next_event(self, timeout: float) -> Event | None:
-        """The next event, None at the end; raises TimeoutError if there is none yet."""
-        try:
-            return self._events.get(timeout=timeout)
-        except Empty:
-            raise TimeoutError from None
-
-    def cancel(self) -> None:
-        """Nobody listens any more."""
-        self._cancelled.set()
+        """The next event, None at the end; raises queue.Empty if there is none yet."""
+        return self._events.get(timeout=timeout)
 
     def run(self) -> None:
         """Do the work; whatever goes wrong becomes an event with a sentence, and never ends the worker."""
@@ -98,7 +91,7 @@ class JobQueue:
     def leave(self, job: LiveJob) -> None:
         """The client has left: its job leaves the queue, or stops at its next event if it runs."""
         with self._changed:
-            job.cancel()
+            job.cancelled.set()
             if job in self._waiting:
                 place = self._waiting.index(job)
                 del self._waiting[place]
@@ -109,7 +102,7 @@ class JobQueue:
         with self._changed:
             self._stopped = True
             for job in (*self._waiting, *([self._running] if self._running else [])):
-                job.cancel()
+                job.cancelled.set()
             self._waiting.clear()
             self._changed.notify_all()
         self._worker.join(timeout=5)

@@ -5,7 +5,7 @@ Nothing a browser sends is ever a path: models are names of a list that the comm
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from floatscope.errors import UserError
@@ -62,18 +62,13 @@ def read_request(body: bytes, models: Collection[str], limits: Limits = LIMITS) 
         given = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise Refused(400, "The request is not valid JSON.") from error
-    known = ("question", "documents", "answers", "models", "slots", "steps", "seed")
-    table = _table(given, "The request", known)
+    table = _table(given, "The request", [field.name for field in fields(Request)])
+    documents = _list(table.get("documents", []), "documents", limits.documents)
+    answers = _list(table.get("answers", []), "right answers", limits.answers)
     return Request(
         question=_text(table.get("question"), "The question", limits.question, empty=False),
-        documents=tuple(
-            _document(one, number, limits)
-            for number, one in enumerate(_list(table.get("documents", []), "documents", limits.documents), 1)
-        ),
-        answers=tuple(
-            _text(one, "A right answer", limits.answer, empty=False)
-            for one in _list(table.get("answers", []), "right answers", limits.answers)
-        ),
+        documents=tuple(_document(one, number, limits) for number, one in enumerate(documents, 1)),
+        answers=tuple(_text(one, "A right answer", limits.answer, empty=False) for one in answers),
         models=_models(table.get("models"), models, limits),
         slots=_whole(table.get("slots"), "The number of answer slots", 1, limits.slots),
         steps=_whole(table.get("steps"), "The number of steps", 1, limits.steps),
@@ -120,22 +115,14 @@ def _list(given: Any, what: str, most: int) -> list[Any]:
 
 
 def _text(given: Any, what: str, most: int, empty: bool = True) -> str:
-    if not isinstance(given, str) or not _is_text(given):
+    # JSON can spell half a surrogate pair, which no tokenizer can read.
+    if not isinstance(given, str) or any("\ud800" <= character <= "\udfff" for character in given):
         raise Refused(400, f"{what} should be a text.")
     if len(given) > most:
         raise Refused(400, f"{what} has {len(given):,} characters: this page takes at most {most:,}.")
     if not empty and not given.strip():
         raise Refused(400, f"{what} is empty.")
     return given.strip()
-
-
-def _is_text(given: str) -> bool:
-    """JSON can spell half a surrogate pair, which no tokenizer can read."""
-    try:
-        given.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _whole(given: Any, what: str, least: int, most: int) -> int:

@@ -12,36 +12,27 @@ import json
 import select
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from functools import cache, partial
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
+from queue import Empty
 from typing import Any
 from urllib.parse import urlsplit
 
 from floatscope.errors import UserError
 from floatscope.live.events import denoise
-from floatscope.live.examples import is_twin, sample_groups
-from floatscope.live.jobs import Event, JobQueue, LiveJob
+from floatscope.live.examples import is_twin, live_asset, sample_groups
+from floatscope.live.jobs import JobQueue, LiveJob
 from floatscope.live.requests import LIMITS, Limits, Refused, read_request
 from floatscope.models.model import Model
 from floatscope.report.player import asset
 
-JOBS = "/jobs"
-SETUP = "/setup.json"
 _HTML, _CSS, _SCRIPT = "text/html", "text/css", "text/javascript"
-
-
-@cache
-def _own(name: str) -> str:
-    return files("floatscope.live").joinpath("assets", name).read_text(encoding="utf-8")
-
-
 FILES: dict[str, tuple[str, Callable[[], str]]] = {
-    "/": (_HTML, partial(_own, "live.html")),
-    "/live.css": (_CSS, partial(_own, "live.css")),
-    "/live.js": (_SCRIPT, partial(_own, "live.js")),
+    "/": (_HTML, partial(live_asset, "live.html")),
+    "/live.css": (_CSS, partial(live_asset, "live.css")),
+    "/live.js": (_SCRIPT, partial(live_asset, "live.js")),
     **{f"/{name}": (_CSS, partial(asset, name)) for name in ("components.css", "page.css")},
     **{f"/{name}": (_SCRIPT, partial(asset, name)) for name in ("theme.js", "canvas.js", "player.js")},
 }
@@ -73,7 +64,11 @@ class LiveServer(ThreadingHTTPServer):
         try:
             super().__init__((host, port), Handler)
         except OSError as error:
-            raise UserError(_why_not(host, port, error)) from error
+            if error.errno == errno.EADDRINUSE:
+                reason = f"Port {port} of {host} is in use: stop what runs there, or choose another with --port."
+            else:
+                reason = f"Cannot serve on {host}, port {port}: {error.strerror or error}."
+            raise UserError(reason) from error
         except OverflowError as error:
             raise UserError(f"--port {port}: a port is a number from 0 to 65535.") from error
         self.host = host
@@ -145,7 +140,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self._check_sender()
             path = self.path.partition("?")[0]
-            if path == SETUP:
+            if path == "/setup.json":
                 self._send(200, "application/json", json.dumps(self.server.setup))
             elif path in FILES:
                 kind, text = FILES[path]
@@ -159,8 +154,8 @@ class Handler(BaseHTTPRequestHandler):
         """A job: its events are streamed until it is done or the client leaves."""
         try:
             self._check_sender()
-            if self.path != JOBS:
-                raise Refused(404, f"There is nothing here: jobs go to {JOBS}.")
+            if self.path != "/jobs":
+                raise Refused(404, "There is nothing here: jobs go to /jobs.")
             request = read_request(self._body(), self.server.models, self.server.limits)
             job = self.server.queue.submit(partial(denoise, self.server.models, request))
         except Refused as refused:
@@ -192,22 +187,22 @@ class Handler(BaseHTTPRequestHandler):
     def _stream(self, job: LiveJob) -> None:
         self._start(200, "application/x-ndjson")
         try:
-            while (event := self._next_event(job)) is not None:
+            while True:
+                try:
+                    event = job.next_event(timeout=_LOOK_TIME)
+                except Empty:
+                    readable, _, _ = select.select([self.connection], [], [], 0)
+                    if readable and not self.connection.recv(1, socket.MSG_PEEK):
+                        break
+                    continue
+                if event is None:
+                    break
                 self.wfile.write(json.dumps(event, separators=(",", ":")).encode() + b"\n")
         except OSError:  # the client has left
             pass
         finally:
             self.server.queue.leave(job)
             self.close_connection = True
-
-    def _next_event(self, job: LiveJob) -> Event | None:
-        while True:
-            try:
-                return job.next_event(timeout=_LOOK_TIME)
-            except TimeoutError:
-                readable, _, _ = select.select([self.connection], [], [], 0)
-                if readable and not self.connection.recv(1, socket.MSG_PEEK):
-                    raise ConnectionResetError from None
 
     def _refuse(self, refused: Refused) -> None:
         """Say why as JSON; what was still being sent is read first, or the sentence would be lost on the way."""
@@ -220,17 +215,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, kind: str, text: str) -> None:
         body = text.encode()
-        self._start(status, kind, {"Content-Length": str(len(body))})
+        self._start(status, kind, len(body))
         self.wfile.write(body)
 
-    def _start(self, status: int, kind: str, more: Mapping[str, str] = {}) -> None:
+    def _start(self, status: int, kind: str, length: int | None = None) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": f"{kind}; charset=utf-8", **HEADERS, **more}.items():
+        for name, value in {"Content-Type": f"{kind}; charset=utf-8", **HEADERS}.items():
             self.send_header(name, value)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
         self.end_headers()
-
-
-def _why_not(host: str, port: int, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"Port {port} of {host} is in use: stop what runs there, or choose another with --port."
-    return f"Cannot serve on {host}, port {port}: {error.strerror or error}."

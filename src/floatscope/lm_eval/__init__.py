@@ -7,7 +7,7 @@ Importing this registers the model; how likelihoods are computed is left to `lik
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,8 +25,7 @@ try:
     from lm_eval.api.registry import register_model
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 except ImportError as error:
-    remedy = "pip install 'floatscope[lm-eval]'"
-    raise UserError(f"floatscope.lm_eval needs the package `lm-eval`: {remedy}.") from error
+    raise UserError("floatscope.lm_eval needs the package `lm-eval`: pip install 'floatscope[lm-eval]'.") from error
 
 DEFAULT_CONTEXT = 2048
 
@@ -112,18 +111,17 @@ class FloatscopeLM(TemplateLM):
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Answers, each cut before the first of its task's stop strings."""
         answers = [""] * len(requests)
-        for sampler, places in self._by_sampler([request.args[1] for request in requests]):
-            prompts = {
-                place: self._fitted(self.tok_encode(requests[place].args[0]), sampler.length) for place in places
-            }
-            longest_first = sorted(places, key=lambda place: -len(prompts[place]))
-            for batch in _batches(longest_first, self.batch_size):
+        by_sampler: dict[Sampler, list[int]] = {}
+        for place, request in enumerate(requests):
+            by_sampler.setdefault(self._sampler(request.args[1]), []).append(place)
+        for sampler, places in by_sampler.items():
+            ids = {place: self._fitted(self.tok_encode(requests[place].args[0]), sampler.length) for place in places}
+            for batch in self._batches(places, ids):
                 seeds = [derived_seed(self.seed, requests[place].args[0]) for place in batch]
-                ids = [prompts[place] for place in batch]
-                done = generate(self.model, ids, sampler, seeds)
+                done = generate(self.model, [ids[place] for place in batch], sampler, seeds)
                 for place, generation in zip(batch, done, strict=True):
                     context, wanted = requests[place].args
-                    answers[place] = _before(_stops(wanted), self.model.text(generation.answer, strip=False))
+                    answers[place] = _before(wanted.get("until"), self.model.text(generation.answer, strip=False))
                     self.cache_hook.add_partial("generate_until", (context, wanted), answers[place])
         return answers
 
@@ -147,31 +145,29 @@ class FloatscopeLM(TemplateLM):
         found = [not pair.continuation for pair in pairs]
         by_length: dict[int, list[int]] = {}
         for place, pair in enumerate(pairs):
-            if not pair.continuation:
-                continue
             by_length.setdefault(len(pair.continuation), []).append(place)
+        by_length.pop(0, None)
+        contexts = {place: list(pair.context) for place, pair in enumerate(pairs)}
         for length, places in by_length.items():
             arm = self.model.family.is_arm
             sampler = AutoregressiveSampler(length=length) if arm else LLaDASampler(steps=length, length=length)
-            places.sort(key=lambda place: -len(pairs[place].context))
-            for batch in _batches(places, self.batch_size):
-                prompts = [list(pairs[place].context) for place in batch]
-                done = generate(self.model, prompts, sampler)
+            for batch in self._batches(places, contexts):
+                done = generate(self.model, [contexts[place] for place in batch], sampler)
                 for place, generation in zip(batch, done, strict=True):
                     found[place] = tuple(generation.answer.tolist()) == pairs[place].continuation
         return found
+
+    def _batches(self, places: Sequence[int], prompts: Mapping[int, Sequence[int]]) -> Iterator[Sequence[int]]:
+        """The places in batches, those of the longest prompts first."""
+        ordered = sorted(places, key=lambda place: -len(prompts[place]))
+        for start in range(0, len(ordered), self.batch_size):
+            yield ordered[start : start + self.batch_size]
 
     def _fitted(self, context: list[int], slots: int) -> list[int]:
         """The end of a context that is too long for the model beside its slots."""
         if slots >= self.max_length:
             raise UserError(f"{slots} answer tokens leave no room for a prompt in the {self.max_length} of the model.")
         return context[-(self.max_length - slots) :]
-
-    def _by_sampler(self, wanted: Iterable[dict[str, Any]]) -> list[tuple[Sampler, list[int]]]:
-        groups: dict[Sampler, list[int]] = {}
-        for place, settings in enumerate(wanted):
-            groups.setdefault(self._sampler(settings), []).append(place)
-        return list(groups.items())
 
     def _sampler(self, wanted: dict[str, Any]) -> Sampler:
         """The sampler for a task's generation settings; one token per step unless steps are given."""
@@ -180,23 +176,13 @@ class FloatscopeLM(TemplateLM):
             asked["length"] = int(wanted["max_gen_toks"])
         if "temperature" in wanted:
             asked["temperature"] = float(wanted["temperature"]) if wanted.get("do_sample", True) else 0.0
-        asked |= self._settings
-        if "length" in asked:
-            asked.setdefault("steps", asked["length"])
-        return self.model.sampler(
-            {name: value for name, value in asked.items() if name not in self._settings}, **self._settings
-        )
+        length = self._settings.get("length", asked.get("length"))
+        if length is not None:
+            asked["steps"] = length
+        return self.model.sampler(asked, **self._settings)
 
 
-def _before(stops: Sequence[str], text: str) -> str:
+def _before(until: str | Sequence[str] | None, text: str) -> str:
     """The text up to the first of the stop strings."""
-    return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
-
-
-def _stops(wanted: dict[str, Any]) -> list[str]:
-    until = wanted.get("until") or []
-    return [stop for stop in ([until] if isinstance(until, str) else until) if stop]
-
-
-def _batches(places: Sequence[int], size: int) -> list[Sequence[int]]:
-    return [places[start : start + size] for start in range(0, len(places), size)]
+    stops = [until] if isinstance(until, str) else until or []
+    return text[: min((text.find(stop) for stop in stops if stop and stop in text), default=len(text))]

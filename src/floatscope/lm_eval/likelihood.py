@@ -65,8 +65,7 @@ def _rows(model: Model, place: int, pair: Pair, samples: int, seed: int) -> Iter
         return
     start, whole = len(pair.context), np.array(pair.context + pair.continuation, dtype=np.int64)
     if model.mask_id is None:
-        positions = np.arange(start, len(whole))
-        yield _Row(place, whole, positions, whole[start:], 1.0)
+        yield _Row(place, whole, np.arange(start, len(whole)), whole[start:], 1.0)
         return
     for first, stop in _segments(start, len(whole), model.block):
         name = ",".join(map(str, whole[:stop]))

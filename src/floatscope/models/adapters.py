@@ -1,7 +1,7 @@
 """Forks: a parent's weights plus a small adapter (LoRA, in PEFT's own files) make another model of it.
 
 The matrices are added to the parent's weights once, at load, so nothing here needs peft and a fork runs as fast as its
-parent. Training is left to others, the loading of the parent to `loading`.
+parent.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from floatscope import __version__
@@ -66,7 +67,6 @@ class Fork:
 
     @property
     def family(self) -> str:
-        """The family that the fork belongs to."""
         return FAMILY_OF[self.to]
 
 
@@ -100,7 +100,6 @@ def read_fork(folder: Path) -> Fork:
 
 
 def write_fork(folder: Path, fork: Fork) -> None:
-    """Put fork.json beside an adapter."""
     replace_json(folder / FORK, asdict(fork))
 
 
@@ -145,11 +144,18 @@ def check_parent(fork: Fork, path: Path, name: str) -> None:
 @torch.no_grad()
 def merge(backbone: Any, folder: Path, fork: Fork) -> None:
     """Add an adapter to its parent: W + scale B A for each module, and the mask's embedding in its row."""
-    scale, rank = _scale(folder)
-    pairs = _pairs(folder)
-    embedding = backbone.get_input_embeddings().weight
-    for module, (down, up) in pairs.items():
-        weight = _weight(backbone, module, folder)
+    scale, rank = _scale(folder / ADAPTER_CONFIG)
+    embedding, modules = backbone.get_input_embeddings().weight, dict(backbone.named_modules())
+    for module, (down, up) in _pairs(folder / ADAPTER_WEIGHTS).items():
+        linear = modules.get(module)
+        if not isinstance(linear, torch.nn.Linear):
+            what = "is not there" if linear is None else f"is a {type(linear).__name__}, not a Linear"
+            raise UserError(f"{folder}: its adapter is for {module}, which {what} in {type(backbone).__name__}")
+        weight = linear.weight
+        if weight.is_meta:
+            raise UserError(
+                f"{folder}: {module} was put on no device, so nothing can be added to it: take another device_map"
+            )
         if weight is embedding:
             raise UserError(f"{folder}: {module} shares its weight with the embedding, which an adapter cannot change")
         if down.shape != (rank, weight.shape[1]) or up.shape != (weight.shape[0], rank):
@@ -169,9 +175,9 @@ def merge(backbone: Any, folder: Path, fork: Fork) -> None:
         embedding[fork.mask_id] = row.to(embedding)
 
 
-def _scale(folder: Path) -> tuple[float, int]:
+def _scale(path: Path) -> tuple[float, int]:
     """The factor of B A, and the rank; a config that means more than that is refused by the field's name."""
-    config, path = read_json(folder / ADAPTER_CONFIG), folder / ADAPTER_CONFIG
+    config = read_json(path)
     if config.get("peft_type") != "LORA":
         raise UserError(f"{path}: an adapter of type {config.get('peft_type')!r} cannot be merged here, only LORA")
     for field, value in config.items():
@@ -183,9 +189,8 @@ def _scale(folder: Path) -> tuple[float, int]:
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), rank
 
 
-def _pairs(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
+def _pairs(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
     """For each module the matrices A [r, in] and B [out, r]."""
-    path = folder / ADAPTER_WEIGHTS
     found: dict[str, dict[str, Tensor]] = {}
     for name, tensor in _tensors(path).items():
         match = re.fullmatch(r"base_model\.model\.(.+)\.lora_([AB])\.weight", name)
@@ -202,28 +207,10 @@ def _pairs(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
     return {module: (pair["A"], pair["B"]) for module, pair in found.items()}
 
 
-def _weight(backbone: Any, module: str, folder: Path) -> Tensor:
-    try:
-        found = backbone.get_submodule(module)
-    except AttributeError:
-        found = None
-    if not isinstance(found, torch.nn.Linear):
-        what = "is not there" if found is None else f"is a {type(found).__name__}, not a Linear"
-        raise UserError(f"{folder}: its adapter is for {module}, which {what} in {type(backbone).__name__}")
-    if found.weight.is_meta:
-        raise UserError(
-            f"{folder}: {module} was put on no device, so nothing can be added to it: take another device_map"
-        )
-    return found.weight
-
-
 def _tensors(path: Path) -> dict[str, Tensor]:
+    if not path.exists():
+        raise UserError(f"{path.parent} has no {path.name}, the only kind of file that its tensors are read from")
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
-    except FileNotFoundError as error:
-        raise UserError(
-            f"{path.parent} has no {path.name}, the only kind of file that its tensors are read from"
-        ) from error
+        return load_file(path)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error

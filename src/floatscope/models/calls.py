@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ def transformers_call(where: str) -> Iterator[None]:
     """Only errors are heard, progress bars only on a terminal; what is raised becomes a sentence about `where`."""
     from transformers.utils import logging
 
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    silent = not sys.stderr.isatty()
+    verbosity = logging.get_verbosity()
+    silent = logging.is_progress_bar_enabled() and not sys.stderr.isatty()
     logging.set_verbosity_error()
-    if silent and bars:
+    if silent:
         logging.disable_progress_bar()
     try:
         yield
@@ -33,35 +33,27 @@ def transformers_call(where: str) -> Iterator[None]:
         raise UserError(f"{where} could not be loaded: {reason}") from error
     finally:
         logging.set_verbosity(verbosity)
-        if silent and bars:
+        if silent:
             logging.enable_progress_bar()
 
 
 @contextmanager
 def no_bars() -> Iterator[None]:
     """For calls whose progress bar cannot be switched off: it goes nowhere unless stderr is a terminal."""
-    if sys.stderr.isatty():
-        yield
-        return
-    with redirect_stderr(io.StringIO()):
+    with nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO()):
         yield
 
 
 def refuse_mismatch(path: Path, info: Mapping[str, Any]) -> None:
     """Tensors that were missing, surplus or of another shape, by name: transformers only reports them."""
-    problems = [
-        f"{label} {_some(info.get(key) or ())}"
-        for key, label in (
-            ("missing_keys", "missing tensors"),
-            ("unexpected_keys", "surplus tensors"),
-            ("mismatched_keys", "tensors of another shape"),
-        )
-        if info.get(key)
-    ]
+    problems = []
+    for key, label in (
+        ("missing_keys", "missing tensors"),
+        ("unexpected_keys", "surplus tensors"),
+        ("mismatched_keys", "tensors of another shape"),
+    ):
+        if names := sorted(str(name[0] if isinstance(name, tuple) else name) for name in info.get(key) or ()):
+            more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+            problems.append(f"{label} {', '.join(names[:4])}{more}")
     if problems:
         raise UserError(f"{path} does not fit its family: {'; '.join(problems)}; name another family if it is wrong")
-
-
-def _some(names: Any) -> str:
-    listed = sorted(str(n[0] if isinstance(n, tuple) else n) for n in names)
-    return ", ".join(listed[:4]) + (f" and {len(listed) - 4} more" if len(listed) > 4 else "")

@@ -1,8 +1,4 @@
-"""Families as data: how a checkpoint maps onto a transformers class. One row of FAMILIES each; no modelling code.
-
-A family says which class carries the weights, how tensor names and config fields translate, who sees whom, which row
-of the logits scores a position, and how the model is usually decoded. Loading itself is in `loading`.
-"""
+"""Families as data: how a checkpoint maps onto a transformers class. One row of FAMILIES each; no modelling code."""
 
 from __future__ import annotations
 
@@ -76,16 +72,11 @@ class Family:
         return self.logits == "next"
 
     def make_sampler(self, wishes: Mapping[str, Any] | None = None, /, **overrides: Any) -> Sampler:
-        """The family's own sampler with settings overridden; `name` chooses another one, with its own defaults.
-
-        An override of None is left out, and a setting that the sampler does not have is refused. `wishes`: settings
-        for samplers that have them; the others leave them out.
-        """
+        """The family's own sampler, or the one named, with settings overridden, as in `Model.sampler`."""
         given = {setting: value for setting, value in overrides.items() if value is not None}
         name = given.pop("name", self.sampler["name"])
         usual = self.sampler if name == self.sampler["name"] else {}
-        taken = {"name", *(wishes or {})}
-        own = {setting: value for setting, value in usual.items() if setting not in taken}
+        own = {setting: value for setting, value in usual.items() if setting not in ("name", *(wishes or ()))}
         return make_sampler(name, wishes, **own | given)
 
     def backbone_name(self, tensor: str) -> str:
@@ -97,17 +88,20 @@ class Family:
         return tensor
 
 
-LLADA_KEYS = {
-    r"^model\.transformer\.wte\.": "model.embed_tokens.",
-    r"^model\.transformer\.ln_f\.": "model.norm.",
-    r"^model\.transformer\.ff_out\.": "lm_head.",
-    r"^model\.transformer\.blocks\.(\d+)\.attn_norm\.": r"model.layers.\1.input_layernorm.",
-    r"^model\.transformer\.blocks\.(\d+)\.ff_norm\.": r"model.layers.\1.post_attention_layernorm.",
-    r"^model\.transformer\.blocks\.(\d+)\.attn_out\.": r"model.layers.\1.self_attn.o_proj.",
-    r"^model\.transformer\.blocks\.(\d+)\.ff_proj\.": r"model.layers.\1.mlp.gate_proj.",
-    r"^model\.transformer\.blocks\.(\d+)\.up_proj\.": r"model.layers.\1.mlp.up_proj.",
-    r"^model\.transformer\.blocks\.(\d+)\.ff_out\.": r"model.layers.\1.mlp.down_proj.",
-    r"^model\.transformer\.blocks\.(\d+)\.([qkv]_proj)\.": r"model.layers.\1.self_attn.\2.",
+# LLaDA's names of the parts of a Llama, and of those of each of its layers.
+LLADA_PARTS = {"wte": "model.embed_tokens", "ln_f": "model.norm", "ff_out": "lm_head"}
+LLADA_LAYER = {
+    "attn_norm": "input_layernorm",
+    "ff_norm": "post_attention_layernorm",
+    "attn_out": "self_attn.o_proj",
+    "ff_proj": "mlp.gate_proj",
+    "up_proj": "mlp.up_proj",
+    "ff_out": "mlp.down_proj",
+    **{f"{part}_proj": f"self_attn.{part}_proj" for part in "qkv"},
+}
+LLADA_KEYS = {rf"^model\.transformer\.{theirs}\.": f"{ours}." for theirs, ours in LLADA_PARTS.items()} | {
+    rf"^model\.transformer\.blocks\.(\d+)\.{theirs}\.": rf"model.layers.\1.{ours}."
+    for theirs, ours in LLADA_LAYER.items()
 }
 
 LLADA_CONFIG = {
@@ -151,7 +145,7 @@ _ROWS = (
         visibility=BIDIRECTIONAL,
         logits="same",
         mask_id=126336,
-        sampler={"name": "llada"},
+        sampler={"name": "llada", "mask_is_candidate": True},
         model_types=("llada",),
         architectures=("LLaDAModelLM",),
         keys=LLADA_KEYS,
@@ -166,7 +160,8 @@ _ROWS = (
         logits="shifted",
         mask_id=151666,
         eos_ids=(151645,),
-        sampler={"name": "dream", "alg": "entropy"},
+        # Published generation takes what is not given from the model's config: top_k = 50 under transformers 4.46.
+        sampler={"name": "dream", "alg": "entropy", "top_k": 50, "mask_is_candidate": True},
         model_types=("Dream", "dream"),
         architectures=("DreamModel",),
         requires={"use_sliding_window": False, "use_mrope": False},
@@ -180,7 +175,7 @@ _ROWS = (
         logits="same",
         mask_id=151669,
         block_field="block_size",
-        sampler={"name": "llada"},
+        sampler={"name": "threshold", "threshold": 0.85},
         model_types=("sdar",),
         architectures=("SDARForCausalLM",),
         requires={"use_sliding_window": False},
@@ -195,7 +190,7 @@ _ROWS = (
         mask_id=151665,
         eos_ids=(151645,),
         block_field="bd_size",
-        sampler={"name": "threshold", "threshold": 0.9},
+        sampler={"name": "threshold", "threshold": 0.9, "small_block": 8, "first_alone": True},
         model_types=("Fast_dLLM_Qwen",),
         architectures=("Fast_dLLM_QwenForCausalLM",),
         requires={"use_sliding_window": False},
@@ -262,9 +257,8 @@ def read_family(path: Path, derived: tuple[Path, ...] = ()) -> Family:
                 raise Mistake(f"base should be a text, not {base!r}.", "base")
             file = base.endswith(".toml")
             values = asdict(read_family(path.parent / base, (*derived, path.resolve())) if file else get_family(base))
-        return validated(
-            Family, values | {"name": path.stem} | table, "a family" if base else "a family without a base"
-        )
+        called = "a family" if base else "a family without a base"
+        return validated(Family, values | {"name": path.stem} | table, called)
 
 
 def recognise(config: Mapping[str, Any], source: str) -> Family:

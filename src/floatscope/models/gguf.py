@@ -36,21 +36,24 @@ def convert_gguf(path: Path, folder: Path, dtype: Any) -> None:
 
 
 def _convert(path: Path, common: Mapping[str, Any]) -> Loaded:
-    import transformers
+    from transformers import AutoTokenizer
 
-    cls: Any = transformers.AutoModelForCausalLM
     with no_bars(), transformers_call(str(path)), _parsed_once():
-        backbone, info = cls.from_pretrained(
-            path.parent, gguf_file=path.name, trust_remote_code=False, output_loading_info=True, **common
-        )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            path.parent, gguf_file=path.name, trust_remote_code=False
-        )
-    refuse_mismatch(path, info)
+        backbone = _backbone(path.parent, gguf_file=path.name, **common)
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
     # The weights are plain tensors by now; without this, save_pretrained takes them for quantized ones and refuses.
     backbone.hf_quantizer = None
     backbone.config.__dict__.pop("quantization_config", None)
     return backbone, tokenizer
+
+
+def _backbone(folder: Path, **given: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    cls: Any = AutoModelForCausalLM
+    backbone, info = cls.from_pretrained(folder, trust_remote_code=False, output_loading_info=True, **given)
+    refuse_mismatch(folder / given.get("gguf_file", ""), info)
+    return backbone
 
 
 @contextmanager
@@ -80,16 +83,9 @@ def _save(loaded: Loaded, folder: Path) -> None:
 
 
 def _read(folder: Path, common: Mapping[str, Any]) -> Loaded:
-    import transformers
+    from transformers import PreTrainedTokenizerFast
 
-    cls: Any = transformers.AutoModelForCausalLM
     with transformers_call(str(folder)):
-        backbone, info = cls.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True, output_loading_info=True, **common
-        )
+        backbone = _backbone(folder, local_files_only=True, **common)
         # The file's own rules, where the class of AutoTokenizer would put its own.
-        tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-    refuse_mismatch(folder, info)
-    return backbone, tokenizer
+        return backbone, PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

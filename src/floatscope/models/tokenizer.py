@@ -24,39 +24,29 @@ def load_tokenizer(folder: Path, family: Family, model_type: str | None) -> Any:
 
     if not any((folder / name).exists() for name in FILES):
         return None
+    cls: Any = transformers.AutoTokenizer
+    if own := (folder / "tokenizer.json").exists():
+        cls = transformers.PreTrainedTokenizerFast
+    elif family.tokenizer:
+        cls = getattr(transformers, family.tokenizer)
     with transformers_call(f"the tokenizer of {folder}"):
-        if (folder / "tokenizer.json").exists():
-            tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
-            )
-            return _complete(tokenizer, _native_class(folder, family, model_type), _stated(folder))
-        cls = getattr(transformers, family.tokenizer) if family.tokenizer else transformers.AutoTokenizer
-        return cls.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = cls.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if own:
+            _complete(tokenizer, folder, family, model_type)
+    return tokenizer
 
 
-def _stated(folder: Path) -> dict[str, Any]:
-    """What the checkpoint itself says of its tokenizer; a token stated as null is stated."""
-    stated: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / name).exists():
-            stated |= read_json(folder / name)
-    return stated
-
-
-def _native_class(folder: Path, family: Family, model_type: str | None) -> Any:
-    """The transformers class that the checkpoint's tokenizer would have, if there is one."""
+def _complete(tokenizer: Any, folder: Path, family: Family, model_type: str | None) -> None:
+    """Add special tokens that only the native class knows (bert-base-uncased, gpt2), where the vocabulary has them."""
     import transformers
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
-    of_type = TOKENIZER_MAPPING_NAMES.get(model_type or "")
-    for name in (_stated(folder).get("tokenizer_class"), family.tokenizer, of_type):
-        if name and (found := getattr(transformers, name, None)) is not None:
-            return found
-    return None
-
-
-def _complete(tokenizer: Any, native: Any, stated: dict[str, Any]) -> Any:
-    """Special tokens that only the native class knows (bert-base-uncased, gpt2), where the vocabulary has them."""
+    stated: dict[str, Any] = {}  # what the checkpoint itself says; a token stated as null is stated
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            stated |= read_json(folder / name)
+    names = (stated.get("tokenizer_class"), family.tokenizer, TOKENIZER_MAPPING_NAMES.get(model_type or ""))
+    native = next((found for name in names if name and (found := getattr(transformers, name, None)) is not None), None)
     defaults = inspect.signature(native.__init__).parameters if native is not None else {}
     for slot in SPECIAL:
         token = defaults[slot].default if slot in defaults else None
@@ -64,4 +54,3 @@ def _complete(tokenizer: Any, native: Any, stated: dict[str, Any]) -> Any:
             continue
         if tokenizer.convert_tokens_to_ids(token) is not None and token in tokenizer.get_vocab():
             tokenizer.add_special_tokens({slot: token})
-    return tokenizer

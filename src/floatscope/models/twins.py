@@ -1,7 +1,4 @@
-"""The twins' architecture: one small Llama, its first weights, and the dialects that its checkpoints are written in.
-
-Training is left to others, and so is the tokenizer, which says how many words there are and which of them are special.
-"""
+"""The twins' architecture: one small Llama, its first weights, and the dialects that its checkpoints are written in."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from floatscope.cache import cache_folder
 from floatscope.files import making_folder
-from floatscope.models.families import FAMILIES, Family
+from floatscope.models.families import FAMILIES, LLADA_LAYER, LLADA_PARTS, Family
 from floatscope.models.shipped import UNTRAINED
 
 FAMILY_OF = {"parent": "causal", "arm": "causal", "dream": "dream", "llada": "llada"}
@@ -68,15 +65,9 @@ def make_model(
 
 @torch.no_grad()
 def _head_start(model: LlamaForCausalLM, shape: TwinShape) -> None:
-    """Random weights with the bones of induction (Olsson et al. 2022), else found in hours, if at all.
-
-    - All embeddings share one random direction c: heads that look at a relative position need a part of q and k that
-      is the same for all tokens, and Llama has no biases to give it.
-    - The first layer's heads look back by LOOK_BACK: q and k lie along c, with phases such that the score
-      sum_p w^2 cos((i - j - offset) f_p) over the faster rotary frequencies f_p is highest at that offset.
-    - Later layers are mimetic (Trockman and Kolter 2023): W_K = W_Q and W_O = W_V^T, so that heads begin by looking for
-      tokens that are like their own, or come after like ones, and by copying what they see.
-    """
+    """Random weights with the bones of induction (Olsson et al. 2022), else hardly found: see docs/twins.md."""
+    # All embeddings share one random direction: heads that look at a relative position need a part of q and k that is
+    # the same for all tokens, and Llama has no biases to give it.
     shared = torch.randn(shape.width)
     shared /= shared.norm()
     model.model.embed_tokens.weight.add_(shape.spread * shape.width**0.5 * shared)  # as long as a token's own part
@@ -84,23 +75,24 @@ def _head_start(model: LlamaForCausalLM, shape: TwinShape) -> None:
     frequencies = shape.theta ** (-torch.arange(size // 2) / (size // 2))
     weight = (FIRMNESS * size**0.5) ** 0.5 / (shape.width / 2) ** 0.5 * (frequencies > 0.03)  # [size/2]
     first: Any = model.model.layers[0].self_attn
+    # q and k lie along it with phases for which the score, the sum of w^2 cos((i - j - offset) f_p) over the faster
+    # rotary frequencies f_p, is highest at the offset.
     for head, offset in enumerate(LOOK_BACK[: shape.heads]):
         rows = slice(head * size, (head + 1) * size)
         query = torch.cat([weight, torch.zeros(size // 2)])
         key = torch.cat([weight * torch.cos(offset * frequencies), weight * torch.sin(offset * frequencies)])
         first.q_proj.weight[rows] = torch.outer(query, shared)
         first.k_proj.weight[rows] = torch.outer(key, shared)
-    for layer in model.model.layers[1:]:
+    for layer in model.model.layers[1:]:  # mimetic (Trockman and Kolter 2023): look for like tokens, copy what is seen
         attention: Any = layer.self_attn
         attention.k_proj.weight.copy_(attention.q_proj.weight)
         attention.o_proj.weight.copy_(attention.v_proj.weight.T)
 
 
 def untrained_twin(trained: Path) -> Path:
-    """The folder of a shipped twin's untrained control, made from a seed and kept in the cache.
+    """The folder of a shipped twin's untrained control, plainly random from a seed and kept in the cache.
 
-    Its weights are plainly random, without the head start. The key of the cache is a hash of all that they follow from
-    in this package: this file, and the twin's config and tokenizer.
+    The cache's key is a hash of all that it follows from in this package: this file, the twin's config and tokenizer.
     """
     kept = [trained / name for name in ("config.json", "tokenizer.json", "tokenizer_config.json")]
     key = hashlib.sha256(b"".join(file.read_bytes() for file in (Path(__file__), *kept))).hexdigest()[:16]
@@ -157,21 +149,6 @@ def _dialect_config(family: Family, model: LlamaForCausalLM, mask_id: int) -> di
     }
 
 
-# LLaDA's names of a Llama's tensors: the family's `keys`, the other way round.
-LLADA_NAMES = (
-    (r"^model\.embed_tokens\.", "model.transformer.wte."),
-    (r"^model\.norm\.", "model.transformer.ln_f."),
-    (r"^model\.layers\.", "model.transformer.blocks."),
-    (r"\.input_layernorm\.", ".attn_norm."),
-    (r"\.post_attention_layernorm\.", ".ff_norm."),
-    (r"\.self_attn\.o_proj\.", ".attn_out."),
-    (r"\.self_attn\.", "."),
-    (r"\.mlp\.gate_proj\.", ".ff_proj."),
-    (r"\.mlp\.up_proj\.", ".up_proj."),
-    (r"\.mlp\.down_proj\.", ".ff_out."),
-)
-
-
 def _dialect_state(family: Family, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors under the family's names; Dream speaks Qwen2, which has biases on q, k and v: they are zero."""
     if family.name == "dream":
@@ -179,9 +156,11 @@ def _dialect_state(family: Family, state: dict[str, Tensor]) -> dict[str, Tensor
         return state | {
             name.replace(".weight", ".bias"): tensor.new_zeros(len(tensor)) for name, tensor in projections.items()
         }
-    renamed = {}
-    for name, tensor in state.items():
-        for pattern, replacement in LLADA_NAMES if family.name == "llada" else ():
-            name = re.sub(pattern, replacement, name)
-        renamed[name] = tensor
-    return renamed
+    if family.name == "llada":
+        names = {ours: theirs for theirs, ours in LLADA_PARTS.items()}
+        for layer in range(sum("input_layernorm" in name for name in state)):
+            for theirs, ours in LLADA_LAYER.items():
+                names[f"model.layers.{layer}.{ours}"] = f"blocks.{layer}.{theirs}"
+        parts = {name: name.removesuffix(".weight") for name in state}
+        return {f"model.transformer.{names[part]}.weight": state[name] for name, part in parts.items()}
+    return state

@@ -48,14 +48,9 @@ class Visibility:
 
         position = torch.arange(tokens, device=pads.device)[None] - pads[:, None]  # [B, T], negative on pads
         rows, columns = position[:, :, None], position[:, None, :]  # [B, T, 1], [B, 1, T]
-        if self.kind == "bidirectional":
-            visible = torch.ones_like(rows >= columns)
-        elif self.kind == "causal":
-            visible = rows >= columns
-        else:
-            size = self.block or 1
-            visible = rows.div(size, rounding_mode="floor") >= columns.div(size, rounding_mode="floor")
-        visible = visible & (rows >= 0) & (columns >= 0)
+        visible = (rows >= 0) & (columns >= 0)  # [B, T, T]
+        if self.kind != "bidirectional":  # causal blocks are of one token
+            visible &= rows // (self.block or 1) >= columns // (self.block or 1)
         itself = torch.eye(tokens, dtype=torch.bool, device=pads.device)
         return (visible | itself)[:, None]
 

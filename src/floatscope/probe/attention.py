@@ -87,6 +87,8 @@ class Probe:
     layouts: Sequence[Layout | None]
     """What to count in each sample; None: nothing."""
     listener: Listener
+    layer_count: int
+    """How many layers the model has: each must come by once."""
     workspace: Workspace = field(default_factory=Workspace)
     step: int = 0
     """The step that edits are compiled for."""
@@ -121,7 +123,7 @@ _listening: ContextVar[Probe | None] = ContextVar("floatscope_probe", default=No
 
 @contextmanager
 def probing(probe: Probe) -> Iterator[None]:
-    """Count attention in the one forward run inside."""
+    """Count attention in the one forward run inside; refuse a model whose layers did not all come by, each once."""
     probe.layers.clear()
     probe._seen.clear()
     token = _listening.set(probe)
@@ -129,6 +131,15 @@ def probing(probe: Probe) -> Iterator[None]:
         yield
     finally:
         _listening.reset(token)
+    if probe.layers != list(range(probe.layer_count)):
+        raise UserError(
+            f"the model called its attention function {len(probe.layers)} times for {probe.layer_count} layers: "
+            + (
+                "one with other kinds of layers or with cross-attention cannot be traced"
+                if probe.layers
+                else "its class is not on the attention interface of transformers, so it cannot be traced"
+            )
+        )
 
 
 @contextmanager
@@ -146,6 +157,7 @@ def only_samples(samples: Sequence[int]) -> Iterator[None]:
         [0] * len(samples),
         [whole.layouts[sample] for sample in samples],
         listen,
+        whole.layer_count,
         whole.workspace,
         whole.step,
         [whole.edits[sample] for sample in samples] if whole.edits else (),

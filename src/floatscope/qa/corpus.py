@@ -9,8 +9,6 @@ from floatscope.qa.readers.fields import WrongField, text_of, title_of
 from floatscope.qa.readers.records import WrongRecord, read_records
 from floatscope.qa.samples import Document, Sample
 
-TEXTS = ("text", "contents")
-
 
 def read_corpus(path: str | Path) -> tuple[Document, ...]:
     """Documents of a JSON or JSON Lines file of {title, text}, gzipped or not; the title may be missing.
@@ -23,9 +21,9 @@ def read_corpus(path: str | Path) -> tuple[Document, ...]:
     documents = []
     for record in read_records(file):
         if isinstance(record, WrongRecord):
-            raise UserError(f"{file.name}, {record.place}: {record.reason}.")
+            raise UserError(str(record))
         try:
-            documents.append(Document(title_of(record.data, "title"), text_of(record.data, *TEXTS)))
+            documents.append(Document(title_of(record.data, "title"), text_of(record.data, "text", "contents")))
         except WrongField as error:
             raise UserError(f"{file.name}, {record.place}: {error}.") from error
     if not documents:
@@ -33,15 +31,10 @@ def read_corpus(path: str | Path) -> tuple[Document, ...]:
     return tuple(documents)
 
 
-def documents_of(samples: Iterable[Sample], gold_only: bool = False) -> tuple[Document, ...]:
+def documents_of(samples: Iterable[Sample]) -> tuple[Document, ...]:
     """The samples' own documents as a corpus, each once, in order; nothing is gold outside of its sample."""
-    found = {
-        (document.title, document.text): None
-        for sample in samples
-        for document in sample.documents
-        if document.gold or not gold_only
-    }
-    return tuple(Document(title, text) for title, text in found)
+    documents = (document for sample in samples for document in sample.documents)
+    return tuple(dict.fromkeys(Document(document.title, document.text) for document in documents))
 
 
 def content_hash(documents: Iterable[Document], *settings: str) -> str:

@@ -5,7 +5,6 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 SHORT = 3
@@ -50,25 +49,13 @@ def f1(prediction: str, answers: Iterable[str]) -> float:
     return _best(prediction, answers, _token_f1)
 
 
-METRICS: dict[str, Callable[[str, Iterable[str]], float]] = {
-    "accuracy": accuracy,
-    "exact_match": exact_match,
-    "f1": f1,
-}
+METRICS: dict[str, Callable[[str, Iterable[str]], float]] = {"accuracy": accuracy, "em": exact_match, "f1": f1}
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Every metric of one prediction, each between 0 and 1."""
-
-    accuracy: float
-    exact_match: float
-    f1: float
-
-
-def score(prediction: str, answers: Iterable[str]) -> Scores:
+def score(prediction: str, answers: Iterable[str]) -> dict[str, float]:
+    """Every metric of one prediction by name, each between 0 and 1."""
     accepted = tuple(answers)
-    return Scores(**{name: metric(prediction, accepted) for name, metric in METRICS.items()})
+    return {name: metric(prediction, accepted) for name, metric in METRICS.items()}
 
 
 def mentions(text: str, answers: Iterable[str]) -> bool:

@@ -4,21 +4,24 @@ Regions come from the tokenizer's character offsets of the very text that is run
 """
 
 import re
+import unicodedata
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from floatscope.canvas import BOS, SCAFFOLD, Ids, Prompt, document_label, regions_from_labels
+from floatscope.canvas import ANSWER, BOS, SCAFFOLD, Ids, Prompt, Region, document_label, regions_from_labels, token_ids
 from floatscope.errors import UserError
-from floatscope.qa.chat import has_chat_template, in_chat
 from floatscope.qa.samples import Document
 from floatscope.qa.templates import TEXT, Piece, Placement, Template, read_template
-from floatscope.qa.truncation import cut_text, shares
 
-SCAFFOLD_WORDS = "Document Question Answer :"
+_SENTENCE_END = re.compile(r"[.!?]+[\"')\]\u201d\u2019]*\s+(?=[\"'(\[\u201c\u2018]*[^\W_a-z])")
+"""What ends a sentence: a stop, then blanks, then anything but a small letter."""
+_MARK = "\ue000content\ue001"  # characters for private use: no chat template has them
 
 
 @dataclass(frozen=True)
@@ -41,14 +44,6 @@ class _Tokens:
     def text_of(self, number: int) -> Ids:
         """Tokens of the text of a document, counted from 1."""
         return np.flatnonzero(self.owners == self.piece_of(number))
-
-
-def plain_template(question: str, documents: Sequence[Document]) -> list[Piece]:
-    """The one template for all models, in pieces:
-
-    Document 1: {title}. {text}\\nDocument 2: {title}. {text}\\nQuestion: {question}\\nAnswer:
-    """
-    return read_template("default").pieces(question, documents)
 
 
 def build_prompt(
@@ -79,35 +74,50 @@ def build_prompt(
             f"{type(tokenizer).__name__} gives no character offsets, which regions need; use a fast tokenizer."
         )
     template = template or read_template("default")
-    chat = has_chat_template(tokenizer) and not raw
+    chat = not raw and bool(getattr(tokenizer, "chat_template", None))
     before, after = ([], []) if chat else surroundings(tokenizer)
 
     def tokens_of(shown: Sequence[Document]) -> _Tokens:
         pieces = template.pieces(question, shown, placement)
-        return _tokenise(tokenizer, in_chat(tokenizer, pieces) if chat else pieces)
+        return _tokenise(tokenizer, _in_chat(tokenizer, pieces) if chat else pieces)
 
-    tokens, cut = tokens_of(documents), (0,) * len(documents)
+    full = tokens = tokens_of(documents)
     if before and len(tokens.ids) and tokens.ids[0] == before[0]:
         before = []  # the template has its own
     if room is not None and len(tokens.ids) > (space := room - len(before) - len(after)):
-        shown = _fitted(tokens, documents, space, tokens_of)
-        full, tokens = tokens, tokens_of(shown)
-        numbers = range(1, len(documents) + 1)
-        cut = tuple(max(0, len(full.text_of(number)) - len(tokens.text_of(number))) for number in numbers)
+        tokens = _fitted(full, documents, space, tokens_of)
     labels = [tokens.pieces[owner].label for owner in tokens.owners]
-    if labels and tokens.ids[0] in _starts(tokenizer):
+    if labels and tokens.ids[0] in (tokenizer.bos_token_id, tokenizer.cls_token_id):
         labels[0] = BOS
     return Prompt(
         text="".join(piece.text for piece in tokens.pieces),
         ids=np.concatenate([before, tokens.ids, after]).astype(np.int64),
         regions=regions_from_labels([*[BOS] * len(before), *labels, *[SCAFFOLD] * len(after)]),
         marks={name: found + len(before) for name, found in _marks(tokens, answers).items()},
-        cut=cut,
+        cut=tuple(max(0, len(full.text_of(n)) - len(tokens.text_of(n))) for n in range(1, len(documents) + 1)),
+        sentences=_sentences(tokens, len(documents), len(before)),
     )
 
 
-def _starts(tokenizer: Any) -> tuple[int | None, ...]:
-    return tokenizer.bos_token_id, tokenizer.cls_token_id
+def build_canvas(before: Any, slots: int, after: Any = "", *, tokenizer: Any = None) -> Prompt:
+    """A canvas whose answer slots stand between two texts; either may be empty, so that they stand at an end.
+
+    before, after: texts, for which the tokenizer is needed, or token ids. Texts get the tokens that the tokenizer puts
+    around them, such as bos; ids are taken as they are. Regions: bos, `before`, `answer`, `after`.
+    """
+    if slots < 1:
+        raise UserError(f"slots={slots}: a canvas needs at least one answer slot.")
+    texts = [part for part in (before, after) if isinstance(part, str) and part]
+    if texts and tokenizer is None:
+        raise UserError(f"{texts[0]!r} is a text: give the tokenizer too, or token ids.")
+    own = [_encode(tokenizer, part)[0] if isinstance(part, str) and part else part for part in (before, after)]
+    first, last = (token_ids(part).tolist() if len(part) else [] for part in own)
+    lead, trail = surroundings(tokenizer) if texts else ([], [])
+    labels = [*[BOS] * len(lead), *["before"] * len(first), *[ANSWER] * slots, *["after"] * len(last)]
+    ids = np.array([*lead, *first, *[0] * slots, *last, *trail], np.int64)
+    place = len(lead) + len(first)
+    regions = regions_from_labels([*labels, *[SCAFFOLD] * len(trail)])
+    return Prompt(" ".join(texts), ids, regions, slots=np.arange(place, place + slots))
 
 
 def surroundings(tokenizer: Any) -> tuple[list[int], list[int]]:
@@ -124,54 +134,83 @@ def surroundings(tokenizer: Any) -> tuple[list[int], list[int]]:
     return [] if tokenizer.bos_token_id is None or unwanted else [tokenizer.bos_token_id], []
 
 
-def _tokenise(tokenizer: Any, pieces: list[Piece]) -> _Tokens:
-    text = "".join(piece.text for piece in pieces)
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    offsets = np.asarray(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
-    ids = np.asarray(encoded["input_ids"], dtype=np.int64)
-    edges = np.cumsum([0] + [len(piece.text) for piece in pieces])
-    owners = _owners(offsets, edges)
-    for token in _impostors(tokenizer, ids, [pieces[owner].label for owner in owners], offsets, text)[::-1]:
-        start, stop = offsets[token]
-        spelt = tokenizer(
-            text[start:stop], add_special_tokens=False, return_offsets_mapping=True, split_special_tokens=True
+def _in_chat(tokenizer: Any, pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces as one turn of the user, with the markup of the tokenizer's chat template around it as scaffold.
+
+    The result is checked against what the chat template makes of the text itself.
+    """
+    lead, mark, trail = _render(tokenizer, _MARK).partition(_MARK)
+    content = "".join(piece.text for piece in pieces)
+    rendered = _render(tokenizer, content)
+    if mark and rendered == lead + content + trail:
+        inside = list(pieces)
+    elif mark and rendered == lead + content.strip() + trail:  # some templates trim what is said
+        inside = _trimmed(pieces)
+    else:
+        raise UserError(
+            "The tokenizer's chat template changes the text of the prompt, so its regions would be unknown: run it raw."
         )
-        ids = np.concatenate([ids[:token], spelt["input_ids"], ids[token + 1 :]]).astype(np.int64)
-        own = np.asarray(spelt["offset_mapping"], dtype=np.int64).reshape(-1, 2) + start
-        offsets = np.concatenate([offsets[:token], own, offsets[token + 1 :]])
-        owners = _owners(offsets, edges)
+    return [Piece(lead, SCAFFOLD), *inside, Piece(trail, SCAFFOLD)]
+
+
+def _render(tokenizer: Any, content: str) -> str:
+    message = [{"role": "user", "content": content}]
+    try:
+        return tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # templates are programs of the checkpoint's author: jinja errors of every kind
+        raise UserError(f"The tokenizer's chat template fails ({error}): run the prompt raw.") from error
+
+
+def _trimmed(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces without white space at the two ends of their text."""
+    kept = list(pieces)
+    for strip, order in ((str.lstrip, range(len(kept))), (str.rstrip, reversed(range(len(kept))))):
+        for place in order:
+            kept[place] = replace(kept[place], text=strip(kept[place].text))
+            if kept[place].text:
+                break
+    return kept
+
+
+def _tokenise(tokenizer: Any, pieces: list[Piece]) -> _Tokens:
+    """Special tokens that are words of a document or a question ("<eos>", "<|mdm_mask|>"), not markup, are spelt."""
+    text = "".join(piece.text for piece in pieces)
+    edges = np.cumsum([0] + [len(piece.text) for piece in pieces])
+    ids, offsets = _encode(tokenizer, text)
+    owners = _owners(offsets, edges)
+    special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    for token in np.flatnonzero(np.isin(ids, list(special)))[::-1]:
+        start, stop = offsets[token]
+        if pieces[owners[token]].label != SCAFFOLD and text[start:stop].strip() == special[int(ids[token])]:
+            spelt, own = _encode(tokenizer, text[start:stop], split_special_tokens=True)
+            ids = np.concatenate([ids[:token], spelt, ids[token + 1 :]])
+            offsets = np.concatenate([offsets[:token], own + start, offsets[token + 1 :]])
+            owners = _owners(offsets, edges)
     return _Tokens(pieces, ids, offsets, owners, edges)
 
 
-def _impostors(tokenizer: Any, ids: Ids, labels: Sequence[str], offsets: NDArray[np.int64], text: str) -> list[int]:
-    """Special tokens that are words of a document or a question ("<eos>", "<|mdm_mask|>"), not markup."""
-    special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return [
-        place
-        for place, number in enumerate(ids.tolist())
-        if number in special
-        and labels[place] != SCAFFOLD
-        and text[offsets[place, 0] : offsets[place, 1]].strip() == special[number]
-    ]
+def _encode(tokenizer: Any, text: str, **options: Any) -> tuple[Ids, NDArray[np.int64]]:
+    """Token ids and where each begins and ends in the text."""
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, **options)
+    offsets = np.asarray(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
+    return np.asarray(encoded["input_ids"], dtype=np.int64), offsets
 
 
 def _fitted(
     full: _Tokens, documents: Sequence[Document], space: int, tokens_of: Callable[[Sequence[Document]], _Tokens]
-) -> list[Document]:
-    """The documents with their texts cut at token edges so that the prompt has `space` tokens at most."""
-    numbers = range(1, len(documents) + 1)
-    sizes = [len(full.text_of(number)) for number in numbers]
+) -> _Tokens:
+    """The tokens of the prompt with its documents cut at token edges, so that there are `space` at most."""
+    sizes = [len(full.text_of(number)) for number in range(1, len(documents) + 1)]
     aim = sum(sizes) - (len(full.ids) - space)
     while aim >= 0:
-        kept = shares(sizes, aim)
         shown = [
-            replace(document, text=_first_tokens(full, number, size)) if size < whole else document
-            for number, document, size, whole in zip(numbers, documents, kept, sizes, strict=True)
+            replace(document, text=_first_tokens(full, number, size)) if size < sizes[number - 1] else document
+            for number, (document, size) in enumerate(zip(documents, shares(sizes, aim), strict=True), 1)
         ]
-        excess = len(tokens_of(shown).ids) - space
-        if excess <= 0:
-            return shown
-        aim -= excess  # tokens at the new end of a text can be other ones, and more
+        tokens = tokens_of(shown)
+        if len(tokens.ids) <= space:
+            return tokens
+        aim -= len(tokens.ids) - space  # tokens at the new end of a text can be other ones, and more
     needed = len(tokens_of([replace(document, text="") for document in documents]).ids) - space
     raise UserError(
         f"The prompt is {needed} tokens too long even without the texts of its documents: there is room for {space} "
@@ -184,6 +223,42 @@ def _first_tokens(tokens: _Tokens, number: int, size: int) -> str:
     piece = tokens.piece_of(number)
     stop = tokens.offsets[tokens.text_of(number)[size], 0] - tokens.edges[piece]
     return cut_text(tokens.pieces[piece].text, max(0, int(stop)))
+
+
+def shares(sizes: Sequence[int], room: int) -> list[int]:
+    """How much of each size stays so that they add up to `room` at most: the longest are cut first, to one level.
+
+    What the level leaves over goes to the first of those that were cut, one each.
+    """
+
+    def total(level: int) -> int:
+        return sum(min(size, level) for size in sizes)
+
+    level = bisect_right(range(max(sizes, default=0) + 1), room, key=total) - 1
+    over = room - total(level)
+    kept = []
+    for size in sizes:
+        extra = int(size > level and over > 0)
+        over -= extra
+        kept.append(min(size, level + extra))
+    return kept
+
+
+def cut_text(text: str, stop: int) -> str:
+    """The first `stop` characters, fewer where that would part a character from its marks, no space at the end."""
+    while 0 < stop < len(text) and _continues(text, stop):
+        stop -= 1
+    return text[:stop].rstrip()
+
+
+def _continues(text: str, place: int) -> bool:
+    """Does the character at `place` belong to the one before it (an accent, a skin tone, an emoji after a joiner)?"""
+    character = text[place]
+    return (
+        unicodedata.category(character).startswith("M")
+        or "\u200d" in (character, text[place - 1])
+        or "\U0001f3fb" <= character <= "\U0001f3ff"
+    )
 
 
 def _owners(offsets: NDArray[np.int64], edges: NDArray[np.int64]) -> Ids:
@@ -211,6 +286,20 @@ def _marks(tokens: _Tokens, answers: Iterable[str]) -> dict[str, Ids]:
         "evidence": np.flatnonzero(evidence).astype(np.int64),
         "gold_answer": np.flatnonzero(evidence & answered).astype(np.int64),
     }
+
+
+def _sentences(tokens: _Tokens, documents: int, shift: int) -> tuple[Region, ...]:
+    """The sentences of each document's text as runs of its tokens, `shift` tokens further on; a token that reaches into
+    a sentence belongs to it."""
+    found = []
+    for number in range(1, documents + 1):
+        piece, own = tokens.piece_of(number), tokens.text_of(number)
+        stops = tokens.offsets[own, 1] - tokens.edges[piece]
+        ends = [match.end() for match in _SENTENCE_END.finditer(tokens.pieces[piece].text)]
+        cuts = np.unique([0, *np.searchsorted(stops, ends, side="right"), len(own)])
+        first = shift + (own[0] if len(own) else 0)
+        found += [Region(document_label(number), int(a + first), int(b + first)) for a, b in pairwise(cuts)]
+    return tuple(found)
 
 
 def find_answers(text: str, answers: Iterable[str]) -> list[tuple[int, int]]:

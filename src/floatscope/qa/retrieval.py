@@ -1,15 +1,13 @@
-"""Finding documents for a question: search, attaching to samples, recall, distractors. Files: see readers.
+"""Finding documents for a question: BM25 and dense search, attaching to samples, recall, distractors."""
 
-A retriever is anything with `documents` and `search`; BM25 is here, the dense one is in `dense`.
-"""
-
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,27 +19,11 @@ from floatscope.qa.metrics import mentions_normalised, normalise
 from floatscope.qa.samples import Document, Sample
 
 Exclude = Callable[[Document], bool]
+Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-@dataclass(frozen=True)
-class Hit:
-    """A document that was found, its place in the corpus, and its score for the question."""
-
-    document: Document
-    index: int
-    score: float
-
-
-class Retriever(Protocol):
-    """What finds documents: its corpus, and a search in it."""
-
-    @property
-    def documents(self) -> Sequence[Document]: ...
-
-    def search(self, question: str, k: int, exclude: Exclude | None = None) -> list[Hit]: ...
-
-
-class ScoringRetriever(ABC):
+class Retriever(ABC):
     """Search by one score per document; ties go to the document that stands first in the corpus."""
 
     def __init__(self, documents: Iterable[Document]) -> None:
@@ -53,33 +35,22 @@ class ScoringRetriever(ABC):
     def scores(self, question: str) -> NDArray[np.float32]:
         """One score per document of the corpus."""
 
-    def search(self, question: str, k: int, exclude: Exclude | None = None) -> list[Hit]:
+    def search(self, question: str, k: int, exclude: Exclude | None = None) -> list[Document]:
         """The k best documents, best first, none that `exclude` is true of; fewer if the corpus ends."""
-        scores = self.scores(question)
-        hits: list[Hit] = []
-        seen = 0
-        size = min(len(scores), max(64, 4 * k))
-        while len(hits) < k and seen < len(scores):
-            ranking = _best(scores, size)
-            for index in ranking[seen:]:
-                document = self.documents[index]
-                if exclude is None or not exclude(document):
-                    hits.append(Hit(document, int(index), float(scores[index])))
-                if len(hits) == k:
-                    break
-            seen, size = len(ranking), min(len(scores), 4 * len(ranking))
-        return hits
+        ranked = (self.documents[index] for index in _ranked(self.scores(question), max(64, 4 * k)))
+        return list(islice((document for document in ranked if exclude is None or not exclude(document)), k))
 
 
-class BM25Retriever(ScoringRetriever):
+class BM25Retriever(Retriever):
     """BM25 as in Lucene (k1 1.5, b 0.75, English stop words) over titles and texts, with a cached index."""
 
     def __init__(self, documents: Iterable[Document]) -> None:
         super().__init__(documents)
-        import bm25s
-
+        bm25s: Any = import_module("bm25s")  # heavy
         key = content_hash(self.documents, "bm25", bm25s.__version__)
-        self._index = cached("bm25", key, _load_index, self._build_index, _save_index)
+        load = partial(bm25s.BM25.load, show_progress=False)
+        save = partial(bm25s.BM25.save, show_progress=False)
+        self._index = cached("bm25", key, load, self._build_index, save)
 
     def scores(self, question: str) -> NDArray[np.float32]:
         words = _words([question])[0]
@@ -92,6 +63,39 @@ class BM25Retriever(ScoringRetriever):
         words = _words([f"{document.title} {document.text}" for document in self.documents])
         index.index(words, show_progress=False)
         return index
+
+
+class DenseRetriever(Retriever):
+    """Cosine similarity of embeddings (extra `dense`); those of the corpus are cached by content and model name.
+
+    `encode` maps texts to vectors: an encoder of one's own in place of the library's, under the name `model`.
+    """
+
+    def __init__(self, documents: Iterable[Document], model: str = DEFAULT_MODEL, encode: Encode | None = None) -> None:
+        super().__init__(documents)
+        self._encode = encode or _encoder(model)
+        key = content_hash(self.documents, "dense", model)
+        self._vectors = cached("dense", key, _load_vectors, self._embed_documents, _save_vectors)
+
+    def scores(self, question: str) -> NDArray[np.float32]:
+        return self._vectors @ self._embed([question])[0]
+
+    def _embed_documents(self) -> NDArray[np.float32]:
+        return self._embed([f"{document.title} {document.text}".strip() for document in self.documents])
+
+    def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        vectors = np.asarray(self._encode(texts), dtype=np.float32)
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def make_retriever(name: str, documents: Iterable[Document]) -> Retriever:
+    """The retriever called "bm25", "dense" or "dense:MODEL"."""
+    kind, _, model = name.partition(":")
+    if name == "bm25":
+        return BM25Retriever(documents)
+    if kind == "dense":
+        return DenseRetriever(documents, model or DEFAULT_MODEL)
+    raise UserError(f"There is no retriever {name!r}: use bm25, dense or dense:MODEL.")
 
 
 @dataclass(frozen=True)
@@ -108,14 +112,6 @@ class Recall:
     n: int
 
 
-@dataclass(frozen=True)
-class Distractors:
-    """Documents free of every answer, best first, and how many were passed over for mentioning one."""
-
-    documents: tuple[Document, ...]
-    dropped: int
-
-
 def attach(samples: Iterable[Sample], retriever: Retriever, k: int) -> Iterator[Sample]:
     """Each sample with the k documents retrieved for its question in place of its own.
 
@@ -126,23 +122,21 @@ def attach(samples: Iterable[Sample], retriever: Retriever, k: int) -> Iterator[
     for sample in samples:
         gold = {normalise(document.text) for document in sample.documents if document.gold}
         documents = tuple(
-            dataclasses.replace(hit.document, gold=bool(gold) and _normal_text(hit.document.text) in gold)
-            for hit in retriever.search(sample.question, k)
+            replace(document, gold=_normal_text(document.text) in gold)
+            for document in retriever.search(sample.question, k)
         )
-        yield dataclasses.replace(sample, documents=documents)
+        yield replace(sample, documents=documents)
 
 
 def mark_gold(sample: Sample) -> Sample:
     """For data that does not say which documents are gold: those that mention an answer."""
     is_gold = mentions_answer(sample)
-    documents = (dataclasses.replace(document, gold=is_gold(document)) for document in sample.documents)
-    return dataclasses.replace(sample, documents=tuple(documents))
+    documents = (replace(document, gold=is_gold(document)) for document in sample.documents)
+    return replace(sample, documents=tuple(documents))
 
 
 def recall_at(samples: Sequence[Sample], attached: Sequence[Sample], ks: Iterable[int]) -> list[Recall]:
     """How good the retrieval was: the samples as they were read, and the same with what was attached."""
-    if len(samples) != len(attached) or not samples:
-        raise UserError(f"Recall compares the same samples: {len(samples)} were read, {len(attached)} have documents.")
     answers, golds = [], []
     for before, after in zip(samples, attached, strict=True):
         has_answer = mentions_answer(before)
@@ -161,24 +155,21 @@ def recall_at(samples: Sequence[Sample], attached: Sequence[Sample], ks: Iterabl
     ]
 
 
-def find_distractors(sample: Sample, retriever: Retriever, k: int, exclude: Exclude | None = None) -> Distractors:
-    """The k best documents that are none of the sample's own and mention none of its answers."""
-    own = {_normal_text(document.text) for document in sample.documents}
+def find_distractors(
+    sample: Sample, retriever: Retriever, k: int, exclude: Exclude | None = None
+) -> tuple[Document, ...]:
+    """The k best documents that are none of the sample's own and mention none of its answers, best first."""
+    taken = {_normal_text(document.text) for document in sample.documents}
     has_answer = mentions_answer(sample)
-    dropped = 0
 
     def unfit(document: Document) -> bool:
-        nonlocal dropped
-        if _normal_text(document.text) in own or (exclude is not None and exclude(document)):
+        text = _normal_text(document.text)
+        if text in taken or (exclude is not None and exclude(document)) or has_answer(document):
             return True
-        if has_answer(document):
-            dropped += 1
-            return True
-        own.add(_normal_text(document.text))  # it is taken now: a corpus may hold the same text twice
+        taken.add(text)  # a corpus may hold the same text twice
         return False
 
-    hits = retriever.search(sample.question, k, unfit)
-    return Distractors(tuple(dataclasses.replace(hit.document, gold=False) for hit in hits), dropped)
+    return tuple(replace(document, gold=False) for document in retriever.search(sample.question, k, unfit))
 
 
 def mentions_answer(sample: Sample) -> Exclude:
@@ -193,11 +184,13 @@ def _normal_text(text: str) -> str:
     return normalise(text)
 
 
-def _best(scores: NDArray[np.float32], size: int) -> NDArray[np.intp]:
-    """Indices of the `size` highest scores and of all that tie with the last, best first, ties by index."""
+def _ranked(scores: NDArray[np.float32], size: int) -> Iterator[int]:
+    """Indices by score, best first, ties by index; after the first `size` the rest is sorted if asked for."""
+    size = min(size, len(scores))
     least = np.partition(scores, len(scores) - size)[len(scores) - size]
-    candidates = np.flatnonzero(scores >= least)
-    return candidates[np.argsort(-scores[candidates], kind="stable")]
+    for wanted in (scores >= least, scores < least):
+        some = np.flatnonzero(wanted)
+        yield from some[np.argsort(-scores[some], kind="stable")].tolist()
 
 
 def _words(texts: list[str]) -> list[list[str]]:
@@ -207,11 +200,20 @@ def _words(texts: list[str]) -> list[list[str]]:
     return list(words)  # pyright: ignore[reportReturnType]
 
 
-def _load_index(folder: Path) -> Any:
-    import bm25s
+def _encoder(model: str) -> Encode:
+    try:
+        library = import_module("sentence_transformers")
+    except ImportError as error:
+        sentence = "Dense retrieval needs the package `sentence-transformers`: pip install 'floatscope[dense]'."
+        raise UserError(sentence) from error
+    encoder = library.SentenceTransformer(model)
+    return lambda texts: encoder.encode(list(texts), convert_to_numpy=True, show_progress_bar=False)
 
-    return bm25s.BM25.load(folder, show_progress=False)
+
+def _load_vectors(folder: Path) -> NDArray[np.float32]:
+    return np.load(folder / "vectors.npy", allow_pickle=False)
 
 
-def _save_index(index: Any, folder: Path) -> None:
-    index.save(folder, show_progress=False)
+def _save_vectors(vectors: NDArray[np.float32], folder: Path) -> None:
+    folder.mkdir(parents=True)
+    np.save(folder / "vectors.npy", vectors)

@@ -1,22 +1,20 @@
 """Tasks: one source of samples and the pool of distractors that goes with it. Running them is left to others.
 
-A source is a file in one of the readers' shapes, "hf:NAME" (readers.hub), or "world[:KIND[:DOCUMENTS]]".
+A source is a file in one of the readers' shapes, "hf:NAME" (a dataset of the hub), or "world[:KIND[:DOCUMENTS]]".
 """
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from floatscope.errors import UserError
 from floatscope.qa.corpus import documents_of, read_corpus
-from floatscope.qa.dense import DEFAULT_MODEL, DenseRetriever
-from floatscope.qa.readers import Skipped, read_samples
-from floatscope.qa.readers.hub import PREFIX
-from floatscope.qa.retrieval import BM25Retriever, Recall, Retriever, attach, mark_gold, recall_at
-from floatscope.qa.samples import Document, Sample
+from floatscope.qa.readers import WrongRecord, read_samples
+from floatscope.qa.readers.records import HUB
+from floatscope.qa.retrieval import Recall, attach, make_retriever, mark_gold, recall_at
+from floatscope.qa.samples import Sample
 from floatscope.qa.stressors.pool import Pool
 from floatscope.qa.world import KINDS, World
 
@@ -36,7 +34,7 @@ class Task:
     pool: Pool
     recall: tuple[Recall, ...] = ()
     """How good the retrieval was, at 1, 2, 5, 10 ... documents, where documents were retrieved."""
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[WrongRecord, ...] = ()
     """Records of the source that could not be used, where that was allowed."""
 
 
@@ -66,16 +64,16 @@ def read_task(
         raise UserError(f"The limit is {limit}: ask for at least one sample.")
     if source == WORLD or source.startswith(f"{WORLD}:"):
         return _world_task(source, limit, seed, corpus, retrieve)
-    skipped: list[Skipped] = []
+    skipped: list[WrongRecord] = []
     stream = read_samples(source, shape, on_error, skipped=skipped)
     read = list(islice(stream, max(limit or 0, POOL_SAMPLES)))
     samples = read[:limit] if limit is not None else [*read, *stream]
     documents = read_corpus(corpus) if corpus is not None else documents_of(read)
     if retrieve is None:
         return Task(_name(source), tuple(_with_gold(samples)), Pool(_with_gold(read), documents), (), tuple(skipped))
-    index = _index(documents, retriever)
+    index = make_retriever(retriever, documents)
     found = list(attach(samples, index, retrieve))
-    recall = recall_at(samples, found, _cutoffs(retrieve))
+    recall = recall_at(samples, found, [*(k for k in (1, 2, 5, 10, 20, 50, 100) if k < retrieve), retrieve])
     return Task(_name(source), tuple(_with_gold(found)), Pool(read, retriever=index), tuple(recall), tuple(skipped))
 
 
@@ -92,12 +90,12 @@ def _world_task(source: str, limit: int | None, seed: int, corpus: str | Path | 
     world = World(0)  # the world of the shipped twins
     samples = tuple(world.samples(kind, limit or WORLD_SAMPLES, documents=documents, seed=seed))
     others = world.samples("rag", WORLD_SAMPLES, documents=WORLD_DOCUMENTS, seed=seed + 1)
-    others = [dataclasses.replace(other, id=f"pool-{other.id}") for other in others]
+    others = [replace(other, id=f"pool-{other.id}") for other in others]
     return Task(source, samples, Pool((*samples, *others), same_title=False))
 
 
 def _name(source: str) -> str:
-    return source if source.startswith(PREFIX) else Path(source).name.split(".")[0]
+    return source if source.startswith(HUB) else Path(source).name.split(".")[0]
 
 
 def _with_gold(samples: Sequence[Sample]) -> Iterator[Sample]:
@@ -105,16 +103,3 @@ def _with_gold(samples: Sequence[Sample]) -> Iterator[Sample]:
         yield from samples
     else:
         yield from map(mark_gold, samples)
-
-
-def _index(documents: Sequence[Document], name: str) -> Retriever:
-    if name == "bm25":
-        return BM25Retriever(documents)
-    kind, _, model = name.partition(":")
-    if kind == "dense":
-        return DenseRetriever(documents, model or DEFAULT_MODEL)
-    raise UserError(f"There is no retriever {name!r}: use bm25, dense or dense:MODEL.")
-
-
-def _cutoffs(most: int) -> list[int]:
-    return [*(k for k in (1, 2, 5, 10, 20, 50, 100) if k < most), most]

@@ -9,8 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from floatscope.analysis.drawing import DARK, csv_text
+from floatscope.analysis.drawing import csv_text
 from floatscope.analysis.figure import VEGA_LITE, Figure
+from floatscope.analysis.palette import DARK
 from floatscope.cache import cached
 from floatscope.report.player import escape, script_json
 
@@ -45,8 +46,8 @@ def drawing_library() -> str:
     return cached("vega", key, lambda folder: (folder / "vega.js").read_text(encoding="utf-8"), build, save)
 
 
-def figure_card(figure: Figure, suffix: str = "") -> str:
-    """A figure with its title, finding, panels, caption and buttons to save it; `suffix` makes its id unique."""
+def figure_card(figure: Figure) -> str:
+    """A figure with its title, finding, panels, caption and buttons to save it."""
     views = [figure, *([figure.published] if figure.published else [])]
     specs = [view.spec() for view in views]
     alt = f"{figure.title}. {figure.finding or figure.caption}"
@@ -54,14 +55,13 @@ def figure_card(figure: Figure, suffix: str = "") -> str:
     switch = '<label class="fs-published"><input type="checkbox"> as published (compat mode)</label>'
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in figure.notes)
     finding = f'<p class="finding">{escape(figure.finding)}</p>' if figure.finding else ""
-    data = {
-        "name": figure.name,
-        "title": figure.title,
-        "dark": DARK,
-        "views": [_view(view, spec) for view, spec in zip(views, specs, strict=True)],
-    }
+    drawn = []  # by the script: each chart, and its tables apart from it, as CSV
+    for view, spec in zip(views, specs, strict=True):
+        tables = {"table": csv_text(view.table)} | spec.pop("datasets", {})
+        drawn.append({"spec": spec, "tables": tables})
+    data = {"name": figure.name, "title": figure.title, "dark": DARK, "views": drawn}
     return (
-        f'<figure class="fs-figure card" id="figure-{escape(figure.name + suffix)}">\n'
+        f'<figure class="fs-figure card" id="figure-{escape(figure.name)}">\n'
         f"<h3>{escape(figure.title)}</h3>\n{finding}\n{charts}\n"
         f'<figcaption><p class="caption">{escape(figure.caption)}</p>{notes}</figcaption>\n'
         f'<div class="fs-tools"><button type="button" data-action="svg">SVG</button>'
@@ -77,12 +77,6 @@ def missing_card(name: str, title: str, reason: str) -> str:
         f'<section class="fs-figure card" id="figure-{escape(name)}">\n<h3>{escape(title)}</h3>\n'
         f'<p class="missing">This figure is missing: {escape(reason)}</p>\n</section>'
     )
-
-
-def _view(figure: Figure, spec: dict[str, Any]) -> dict[str, Any]:
-    """What the script draws: the chart, and its tables apart from it, as CSV."""
-    tables = {"table": csv_text(figure.table)} | dict(spec.get("datasets", {}))
-    return {"spec": {name: part for name, part in spec.items() if name != "datasets"}, "tables": tables}
 
 
 def _chart(spec: Spec, alt: str, hidden: bool) -> str:
@@ -118,9 +112,8 @@ def panel_groups(spec: Spec) -> Iterator[tuple[str, int, list[Spec]]]:
 
 def _resizable(panel: Spec) -> bool:
     """Whether a chart can be given another width: a plot of its own, no facets."""
-    return ("mark" in panel or "layer" in panel) and all(
-        isinstance(panel.get(s), int | float) for s in ("width", "height")
-    )
+    sized = all(isinstance(panel.get(side), int | float) for side in ("width", "height"))
+    return sized and ("mark" in panel or "layer" in panel)
 
 
 def _plot(panel: Spec, alt: str) -> str:
@@ -159,11 +152,10 @@ def _icon(look: Mapping[str, Any]) -> str:
     if "strokeDash" in look:
         dash = " ".join(map(str, look["strokeDash"]))
         return f'<path d="M1,6h24" stroke="currentColor" stroke-width="1.5" stroke-dasharray="{escape(dash)}"/>'
+    symbol = _SYMBOLS.get(look.get("shape", ""), _SYMBOLS["circle"])
     if "color" in look and "shape" in look:
-        line = '<path d="M1,6h24" stroke="currentColor" stroke-width="2"/>'
-        return f'{line}<path d="{_SYMBOLS.get(look["shape"], _SYMBOLS["circle"])}" fill="currentColor"/>'
+        return f'<path d="M1,6h24" stroke="currentColor" stroke-width="2"/><path d="{symbol}" fill="currentColor"/>'
     if "shape" in look:
-        symbol = _SYMBOLS.get(look["shape"], _SYMBOLS["circle"])
         return f'<path d="{symbol}" fill="none" stroke="currentColor" stroke-width="1.2"/>'
     return '<rect width="12" height="12" rx="2" fill="currentColor"/>'
 

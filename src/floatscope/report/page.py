@@ -53,14 +53,14 @@ class Content:
 
 def build_page(content: Content) -> str:
     """The whole page as one text."""
-    figures, stress = page_figures(content), _stress(content)
     parts = (
         _summary(content),
-        _headline(content),
-        _player(content),
-        _figures(figures),
-        stress,
-        _making(content),
+        _section("table", "What documents add", _headline(content)),
+        _section("player", "Watch it denoise", _player(content)),
+        _section("figures", "Where attention goes", _figures(page_figures(content))),
+        _section("stress", "Under stress", _stress(content)),
+        _section("made", "How it was made", _making(content)),
+        "</main>\n<footer><p>Made by floatscope. Everything on this page is inside this one file.</p></footer>",
     )
     drawing = [drawing_library()] if "<figure" in "".join(parts) else []
     scripts = [asset("canvas.js"), asset("player.js"), *drawing, asset("figures.js"), asset("page.js")]
@@ -79,15 +79,9 @@ def _document(title: str, body: str, first: Sequence[str], scripts: Sequence[str
     """A page around a body: the scripts that run before it is shown, and those that run after."""
     digests = [hashlib.sha256(text.encode()).digest() for text in (*first, *scripts)]
     hashes = [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
-    policy = "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {' '.join(hashes)}",
-            "style-src 'unsafe-inline'",
-            "img-src data: blob:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
+    policy = (
+        f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
     )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -103,9 +97,16 @@ def _document(title: str, body: str, first: Sequence[str], scripts: Sequence[str
     )
 
 
+def _section(name: str, title: str, body: str) -> str:
+    return f'<section aria-labelledby="{name}">\n<h2 id="{name}">{title}</h2>\n{body}</section>'
+
+
 def _summary(content: Content) -> str:
     links = (("table", "Table 1"), ("player", "Player"), ("figures", "Figures"), ("stress", "Stress"), ("made", "How"))
-    sentences = "".join(f"<li>{_names_whole(sentence, content.models)}</li>" for sentence in content.summary)
+    # no line break cuts the name of a model at a hyphen; without models nothing matches
+    names = "|".join(re.escape(escape(name)) for name in sorted(content.models, key=len, reverse=True)) or "(?!)"
+    told = (re.sub(names, r'<span class="name">\g<0></span>', escape(sentence)) for sentence in content.summary)
+    sentences = "".join(f"<li>{sentence}</li>" for sentence in told)
     return (
         '<header>\n<div class="top"><nav aria-label="Sections">'
         + "".join(f'<a href="#{name}">{title}</a>' for name, title in links)
@@ -116,44 +117,33 @@ def _summary(content: Content) -> str:
     )
 
 
-def _names_whole(sentence: str, models: Sequence[str]) -> str:
-    """The sentence with names of models that no line break cuts at a hyphen."""
-    names = "|".join(re.escape(escape(name)) for name in sorted(models, key=len, reverse=True))
-    text = escape(sentence)
-    return re.sub(names, lambda found: f'<span class="name">{found[0]}</span>', text) if names else text
-
-
 def _headline(content: Content) -> str:
-    opening = '<section aria-labelledby="table">\n<h2 id="table">What documents add</h2>'
     table = None if content.scores is None else content.scores.filter(stressor="documents")
     if table is None or table.is_empty():
-        return f"{opening}\n{_missing('No condition is with and without documents: there is no Table 1.')}</section>"
+        return _missing("No condition is with and without documents: there is no Table 1.")
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in content.notes)
     guessed = (table["statistic"] == "guess").any()
     guesses = " Guesses that know no model stand below, so that a number can be read." if guessed else ""
     return (
-        f"{opening}\n"
         '<p class="lead">Share of right answers with 95 % intervals, without documents and with them; the gain is '
         f"paired by sample.{guesses}</p>\n"
         f'<div class="card">{headline_html(table, content.models)}{notes}'
         '<div class="fs-tools"><button type="button" data-csv="table-csv" data-name="table-1">CSV</button></div></div>'
-        f'<script type="application/json" id="table-csv">{script_json(csv_text(table))}</script>\n</section>'
+        f'<script type="application/json" id="table-csv">{script_json(csv_text(table))}</script>\n'
     )
 
 
 def _player(content: Content) -> str:
-    opening = '<section aria-labelledby="player">\n<h2 id="player">Watch it denoise</h2>'
     if not content.traces:
-        return f"{opening}\n{_missing('The study kept no traces: there is nothing to play.')}</section>"
+        return _missing("The study kept no traces: there is nothing to play.")
     shown = [trace for trace in content.traces if trace.metadata.get("control", "") in ("", "untrained")]
     return (
-        f"{opening}\n"
         '<p class="lead">One sample, every step. The strip shows all steps of a layer at a glance; below it stands the '
         "canvas itself. A token appears at the step that commits it. The switch shows the same model untrained.</p>\n"
         '<p class="keys"><kbd>space</kbd> play or pause · <kbd>←</kbd> <kbd>→</kbd> step · '
         "<kbd>↑</kbd> <kbd>↓</kbd> layer · <kbd>home</kbd> <kbd>end</kbd> first and last step</p>\n"
         '<div id="player-root"></div>\n'
-        f'<script type="application/json" id="player-data">{script_json(player_data(shown))}</script>\n</section>'
+        f'<script type="application/json" id="player-data">{script_json(player_data(shown))}</script>\n'
     )
 
 
@@ -177,9 +167,8 @@ def page_figures(content: Content) -> list[Shown]:
 
 
 def _figures(figures: Sequence[Shown]) -> str:
-    opening = '<section aria-labelledby="figures">\n<h2 id="figures">Where attention goes</h2>'
     if not figures:
-        return f"{opening}\n{_missing('The study ran no analyses of traces: there are no figures.')}</section>"
+        return _missing("The study ran no analyses of traces: there are no figures.")
     lead = (
         "Every figure carries its controls: what even attention, random positions or the untrained model would give. "
         "Names in the legend switch lines off and on; “as published” shows the paper's own computation where it "
@@ -188,36 +177,28 @@ def _figures(figures: Sequence[Shown]) -> str:
     named = [(one.name, one.title) if isinstance(one, Figure) else one[:2] for one in figures]
     entries = "".join(f'<li><a href="#figure-{escape(name)}">{escape(title)}</a></li>' for name, title in named)
     cards = [figure_card(one) if isinstance(one, Figure) else missing_card(*one) for one in figures]
-    return (
-        f'{opening}\n<p class="lead">{lead}</p>\n<nav class="contents" aria-label="Figures"><ol>{entries}</ol></nav>\n'
-        + "\n".join(cards)
-        + "</section>"
-    )
+    contents = f'<nav class="contents" aria-label="Figures"><ol>{entries}</ol></nav>'
+    return "\n".join([f'<p class="lead">{lead}</p>', contents, *cards])
 
 
 def _stress(content: Content) -> str:
-    opening = '<section aria-labelledby="stress">\n<h2 id="stress">Under stress</h2>'
     table = None if content.scores is None else stress_curves(content.scores, content.models)
     if table is None or table.is_empty():
-        return f"{opening}\n{_missing('The study has no stress conditions: there are no curves.')}</section>"
-    return f"{opening}\n{figure_card(stress_figure(table, content.models))}</section>"
+        return _missing("The study has no stress conditions: there are no curves.")
+    return figure_card(stress_figure(table, content.models))
 
 
 def _making(content: Content) -> str:
-    rows = list(_flat(content.manifest))
+    rows = _flat(content.manifest)
     table = "".join(f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in rows)
     command = f"<h3>To make it again</h3><pre>{escape(content.command)}</pre>" if content.command else ""
     study = f"<h3>The study, as run</h3><pre tabindex='0'>{escape(content.study)}</pre>" if content.study else ""
     manifest = (
         f'<div class="wide"><table><caption>Versions, seeds and hashes</caption><tbody>{table}</tbody></table></div>'
-        if rows
+        if table
         else _missing("There is no manifest.")
     )
-    return (
-        '<section aria-labelledby="made">\n<h2 id="made">How it was made</h2>\n'
-        f'<div class="made"><div>{command}</div><div>{study}</div>{manifest}</div>\n</section>\n</main>\n'
-        "<footer><p>Made by floatscope. Everything on this page is inside this one file.</p></footer>"
-    )
+    return f'<div class="made"><div>{command}</div><div>{study}</div>{manifest}</div>\n'
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:

@@ -1,30 +1,6 @@
 """The player: one sample step by step, MDM beside ARM. Traces become the JSON that canvas.js and player.js draw.
 
-The report, notebooks and the live page use the same component. Its data, in JSON:
-
-    {"samples": [{"id", "title", "question", "answers": [text], "runs": [run, ...]}, ...]}
-
-    run = {
-      "model", "kind": "mdm" | "arm", "visibility", "control": "" | "untrained" | ...,
-      "prediction": text or null, "correct": true | false | null,
-      "tokens": [text, ...]         the canvas as it ends; "" for a slot whose token is not known yet (live)
-      "glued": [position, ...]      tokens that follow the one before without a space
-      "special": [position, ...]    tokens such as <bos>: drawn faint
-      "regions": [[label, start, stop], ...], "gold": [label, ...]
-      "marked": [position, ...]     the answer inside the evidence
-      "prompt": P, "layers": L,
-      "commit_step": [step, ...], "confidence": [number, ...]    one a slot; step null: not committed yet (live)
-      "steps": [step, ...]
-    }
-    step = {
-      "received": {"scale": number, "data": base64 of uint16 [layer, token], little endian},  value = scale * q / 65535
-      "anchors": [[position, ...], ...]         a list a layer: what the project's detector found
-      "commits": [[slot, text, confidence, "" | "special" | "glued"], ...]    in a streamed step (`commits_data`)
-    }
-
-In the page: `new floatscope.Player(element, data)`; a live page makes runs without steps (with "foreseen", how many
-there will be) and calls `player.push(run, step)` (number of the run in the sample) as steps arrive, then
-`player.finish(run, data)`. The browser computes only the shade.
+The report, notebooks and the live page use the same component; docs/howto/report.md describes its data.
 """
 
 import base64
@@ -34,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -43,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from floatscope.analysis.anchors import detect
 from floatscope.analysis.flow import gold_label
 from floatscope.analysis.token_text import plain_text, text_class
-from floatscope.canvas import ANSWER, QUERY, regions_from_labels
+from floatscope.canvas import ANSWER, QUERY, positions, regions_from_labels
 from floatscope.traces import Trace
 from floatscope.traces.trace import array_shape
 
@@ -51,6 +28,7 @@ DETECTOR = "zscore(3)"
 BUDGET = 4_000_000
 """Characters of player data in a report: several samples under several models."""
 _LEVELS = 65_535
+_numbers = count(1)
 _CLOSING = re.compile(r"[.,:;?!)\]}’”%]+")
 
 
@@ -141,14 +119,39 @@ def player_data(traces: Iterable[Trace], detector: str = DETECTOR, budget: int =
     chosen: list[dict[str, Any]] = []
     used = 0
     for key, group in samples.items():
-        expected = sum(map(_characters, group))
+        # two bytes per value, four characters for three bytes
+        expected = sum(prod(array_shape(trace.arrays, "received")) * 8 // 3 for trace in group)
         if chosen and used + expected > budget:
             continue
         if expected > budget:
             group = [trace for trace in group if not trace.metadata.get("control")] or group
         used += expected
-        chosen.append(_sample(key, group, detector))
+        first = group[0]
+        shown = canvas_data(first.texts_or_ids, [])
+        glued = ["" if place in shown["glued"] else " " for place in range(len(first.canvas))]
+        words = "".join(glued[place] + shown["tokens"][place] for place in positions(first.regions, QUERY)).strip()
+        chosen.append(
+            {
+                "id": key[-1],
+                "title": " · ".join(part for part in key if part),
+                "question": str(first.metadata.get("question") or words),
+                "answers": [str(answer) for answer in first.metadata.get("answers", ())],
+                "runs": [run_data(trace, detector) for trace in group],
+            }
+        )
     return {"samples": chosen}
+
+
+def trace_html(trace: Trace) -> str:
+    """The player with this trace alone; a second copy of its scripts in the same notebook does nothing."""
+    name = f"floatscope-player-{next(_numbers)}"
+    data = script_json(player_data([trace]))
+    scripts = "".join(f"<script>{asset(part)}</script>" for part in ("canvas.js", "player.js"))
+    return (
+        f"<style>{asset('components.css')}</style>{scripts}<p>{escape(repr(trace).partition(', arrays')[0])})</p>"
+        f'<div class="floatscope" id="{name}"></div>'
+        f'<script>new floatscope.Player(document.getElementById("{name}"), {data});</script>'
+    )
 
 
 def script_json(data: Any) -> str:
@@ -160,33 +163,3 @@ def script_json(data: Any) -> str:
 def escape(text: object) -> str:
     """Text for the inside of an element or a quoted attribute."""
     return html.escape(str(text), quote=True)
-
-
-def _characters(trace: Trace) -> int:
-    """Two bytes a value, four characters for three bytes."""
-    return prod(array_shape(trace.arrays, "received")) * 8 // 3
-
-
-def _sample(key: tuple[str, ...], traces: Sequence[Trace], detector: str) -> dict[str, Any]:
-    task, condition, sample = key
-    first = traces[0]
-    words = _words(first, "query")
-    return {
-        "id": sample,
-        "title": " · ".join(part for part in (task, condition, sample) if part),
-        "question": str(first.metadata.get("question") or words),
-        "answers": [str(answer) for answer in first.metadata.get("answers", ())],
-        "runs": [run_data(trace, detector) for trace in traces],
-    }
-
-
-def _words(trace: Trace, label: str) -> str:
-    """The text of a region, put together from its tokens."""
-    shown = canvas_data(trace.texts_or_ids, [])
-    glued = set(shown["glued"])
-    text = ""
-    for region in trace.regions:
-        if region.label == label:
-            for place in range(region.start, region.stop):
-                text += ("" if place in glued else " ") + shown["tokens"][place]
-    return text.strip()

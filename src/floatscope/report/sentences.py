@@ -15,17 +15,12 @@ def summary_sentences(scores: pl.DataFrame, results: Mapping[str, Result], kinds
 
     scores: the run's (`Run.scores`). results: analyses by name. kinds: mdm or arm by model.
     """
-    main = _main(scores)
-    sentences = (_scores(scores, main, kinds), _gains(main, kinds), _attention(results, kinds))
-    return tuple(sentence for sentence in sentences if sentence)
-
-
-def _main(scores: pl.DataFrame) -> pl.DataFrame:
-    """Accuracy with most documents and with none, averaged over the tasks, or of the only one."""
     own = scores.filter(stressor="documents", metric="accuracy")
     tasks = own["task"].unique(maintain_order=True).to_list()
-    task = None if None in tasks or not tasks else tasks[0]
-    return own.filter(pl.col("task").eq_missing(task), pl.col("documents").is_in([0, own["documents"].max()]))
+    task = None if None in tasks or not tasks else tasks[0]  # the average over tasks, or the only one
+    main = own.filter(pl.col("task").eq_missing(task), pl.col("documents").is_in([0, own["documents"].max()]))
+    sentences = (_scores(scores, main, kinds), _gains(main, kinds), _attention(results, kinds))
+    return tuple(sentence for sentence in sentences if sentence)
 
 
 def _scores(scores: pl.DataFrame, main: pl.DataFrame, kinds: Mapping[str, str]) -> str:
@@ -55,8 +50,11 @@ def _gains(main: pl.DataFrame, kinds: Mapping[str, str]) -> str:
     if not gains:
         return ""
     parts = [f"{_points(row['value'])} points to {row['model']}" for row in gains]
-    pairs = main.filter(statistic="difference").drop_nulls("value").iter_rows(named=True)
-    told = [_verdict(row, kinds) for row in pairs if _apart(row, kinds)]
+    told = []
+    for row in main.filter(statistic="difference").drop_nulls("value").iter_rows(named=True):
+        # an MDM against an ARM; without kinds every pair is of interest
+        if not kinds or {kinds.get(row["model"]), kinds.get(row["beside"])} == {"mdm", "arm"}:
+            told.append(_verdict(row, kinds))
     return f"Documents add {_joined(parts)}{''.join(f'; {one}' for one in told)}."
 
 
@@ -64,11 +62,6 @@ def _known(rows: pl.DataFrame, kinds: Mapping[str, str]) -> list[Row]:
     """The rows that have a value, MDMs first."""
     known = rows.drop_nulls("value").iter_rows(named=True)
     return sorted(known, key=lambda row: kinds.get(row["model"]) == "arm")
-
-
-def _apart(row: Row, kinds: Mapping[str, str]) -> bool:
-    """Whether a pair is an MDM and an ARM; without kinds every pair is of interest."""
-    return not kinds or {kinds.get(row["model"]), kinds.get(row["beside"])} == {"mdm", "arm"}
 
 
 def _verdict(row: Row, kinds: Mapping[str, str]) -> str:
@@ -89,16 +82,14 @@ def _attention(results: Mapping[str, Result], kinds: Mapping[str, str]) -> str:
     parts = []
     if "drift" in results:
         turnover = results["drift"].table.filter(measure="turnover")
-        moved = _means(turnover, kinds, "untrained")
-        if moved:
-            parts.append(f"From step to step the share of anchors that change is {_joined(moved)}")
+        if moved := _means(turnover, kinds, "untrained"):
+            parts.append(f"from step to step the share of anchors that change is {_joined(moved)}")
     if "absorption" in results:
         first = results["absorption"].table.filter(set="bos", rows="all")
-        absorbed = _means(first, kinds, "uniform", scale=1)
-        if absorbed:
-            start = "the first token receives" if parts else "The first token receives"
-            parts.append(f"{start} {_joined(absorbed)} of all attention")
-    return f"{'; '.join(parts)}." if parts else ""
+        if absorbed := _means(first, kinds, "uniform", scale=1):
+            parts.append(f"the first token receives {_joined(absorbed)} of all attention")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _means(table: pl.DataFrame, kinds: Mapping[str, str], control: str, scale: float = 100) -> list[str]:

@@ -8,21 +8,24 @@ import json
 import multiprocessing as mp
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from floatscope.analysis import Controls, Options, Result, analyze, draw
 from floatscope.errors import UserError
-from floatscope.files import read_json, replace_json
-from floatscope.study.engine import keyboard_ignored
+from floatscope.files import file_hash, read_json, replace_json
+from floatscope.study.engine import end_with_parent, keyboard_ignored
 from floatscope.study.plan import NULL_QUERY, UNTRAINED
 from floatscope.study.store import Run
 from floatscope.traces import Trace
 
 TABLES, FIGURES = "tables", "figures"
 LISTING = "analyses.json"
-"""In the folder of tables: for each analysis its tables in order and its notes, or the sentence why it has none."""
+"""In the folder of tables: for each analysis its tables in order with the hash of each file, its figure's hash and its
+notes, or the sentence why it has none."""
 
 
 class RunTraces:
@@ -46,8 +49,8 @@ def run_analyses(run: Run, notify: Callable[[str, int, int], None]) -> None:
         return
     own, untrained, null = (RunTraces(run.traces(control=control)) for control in ("", UNTRAINED, NULL_QUERY))
     key = _key(run, (own, untrained, null))
-    listing_file = run.folder / TABLES / LISTING
-    if _read_listing(listing_file).get("key") == key:
+    known = _read_listing(run)
+    if known.get("key") == key and not any(_damaged(run, name, about) for name, about in known["analyses"].items()):
         return
     (run.folder / TABLES).mkdir(exist_ok=True)
     (run.folder / FIGURES).mkdir(exist_ok=True)
@@ -56,23 +59,39 @@ def run_analyses(run: Run, notify: Callable[[str, int, int], None]) -> None:
     for name, about in _outcomes(run, names, own, untrained, null):
         listing[name] = about
         notify(f"analysis: {name}", len(listing), len(names))
-    replace_json(listing_file, {"key": key, "analyses": listing})
+    content = {"key": key, "analyses": listing}
+    replace_json(run.folder / TABLES / LISTING, content | {"sha256": _hash(content)})
 
 
 def read_analyses(run: Run) -> dict[str, Result]:
-    """The results of the analyses of a run, by name, those that could be made."""
+    """The results of the analyses of a run, by name: those that could be made and are as they were written."""
     found = {}
-    for name, about in _read_listing(run.folder / TABLES / LISTING).get("analyses", {}).items():
-        if "tables" in about:
+    for name, about in _read_listing(run).get("analyses", {}).items():
+        if "tables" in about and not _damaged(run, name, about):
             tables = {table: pl.read_parquet(run.folder / TABLES / f"{table}.parquet") for table in about["tables"]}
             found[name] = Result(name, tables, tuple(about["notes"]))
     return found
 
 
 def missing_analyses(run: Run) -> dict[str, str]:
-    """The analyses that could not be made, by name, each with the reason."""
-    listed = _read_listing(run.folder / TABLES / LISTING).get("analyses", {})
-    return {name: about["error"] for name, about in listed.items() if "error" in about}
+    """The analyses of the study that there are no results of, by name, each with the reason."""
+    listed = _read_listing(run).get("analyses", {})
+    reasons = {
+        name: listed.get(name, {"error": "it was not made yet: run the study again"}) for name in run.study.analyses
+    }
+    found = {name: about.get("error") or _damaged(run, name, about) for name, about in reasons.items()}
+    return {name: reason for name, reason in found.items() if reason}
+
+
+def _damaged(run: Run, name: str, about: dict[str, Any]) -> str:
+    """A sentence where a file of an analysis is not what was written; nothing where all are."""
+    files = {run.folder / TABLES / f"{table}.parquet": digest for table, digest in about.get("tables", {}).items()}
+    if "figure" in about:
+        files[run.folder / FIGURES / f"{name}.svg"] = about["figure"]
+    for path, digest in files.items():
+        if not path.is_file() or file_hash(path) != digest:
+            return f"{path.name} is damaged or gone: run the study again, which makes it anew"
+    return ""
 
 
 def _outcomes(run: Run, names: Sequence[str], *traces: RunTraces) -> Iterator[tuple[str, dict[str, object]]]:
@@ -81,12 +100,17 @@ def _outcomes(run: Run, names: Sequence[str], *traces: RunTraces) -> Iterator[tu
         for name in names:
             yield name, _run_one(run, name, *traces)
         return
-    executor = ProcessPoolExecutor(run.study.workers, mp_context=mp.get_context("spawn"))
+    executor = ProcessPoolExecutor(run.study.workers, mp.get_context("spawn"), end_with_parent)
     try:
         with keyboard_ignored():
             started = {name: executor.submit(_run_one, run, name, *traces) for name in names}
         for name, outcome in started.items():
             yield name, outcome.result()
+    except BrokenProcessPool as error:
+        raise UserError(
+            "A worker process ended before its analysis was done, as one that needs too much memory does; what is done "
+            "is kept: run again, with fewer workers."
+        ) from error
     finally:
         executor.shutdown(cancel_futures=True)
 
@@ -97,20 +121,27 @@ def _run_one(run: Run, name: str, traces: RunTraces, untrained: RunTraces, null_
         result = analyze(name, traces, Options(seed=run.study.seed), Controls(untrained, null_query))
     except UserError as error:  # such as no trace with evidence: the other analyses go on
         return {"error": str(error)}
-    result.save(run.folder / TABLES)
-    draw(name, {name: result}).save(run.folder / FIGURES / name)
-    return {"tables": list(result.tables), "notes": list(result.notes)}
+    tables = result.save(run.folder / TABLES)
+    (figure,) = draw(name, {name: result}).save(run.folder / FIGURES / name)
+    hashes = {table: file_hash(path) for table, path in zip(result.tables, tables, strict=True)}
+    return {"tables": hashes, "figure": file_hash(figure), "notes": list(result.notes)}
 
 
 def _key(run: Run, traces: Sequence[RunTraces]) -> str:
     """What the tables depend on: the study, and the traces by name, size and time of writing."""
     files = [path.stat() for part in traces for path in part.paths]
     described = [list(run.study.analyses), run.study.seed, [(stat.st_size, stat.st_mtime_ns) for stat in files]]
-    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+    return _hash(described)
 
 
-def _read_listing(path: Path) -> dict:
+def _hash(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _read_listing(run: Run) -> dict[str, Any]:
+    """The listing as it was written; nothing where it is damaged, or of a version that kept no hashes."""
     try:
-        return read_json(path)
+        found = read_json(run.folder / TABLES / LISTING)
     except UserError:
         return {}
+    return found if found.pop("sha256", None) == _hash(found) else {}

@@ -121,10 +121,7 @@ def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]
 
 def _scored(model: Model, prepared: Prepared, answer_ids: Any, steps: int) -> Row:
     prediction = model.text(answer_ids)
-    scores = score(prediction, prepared.job.sample.answers)
-    return _row(
-        prepared, prediction=prediction, accuracy=scores.accuracy, em=scores.exact_match, f1=scores.f1, steps=steps
-    )  # fmt: skip
+    return _row(prepared, prediction=prediction, scores=score(prediction, prepared.job.sample.answers), steps=steps)
 
 
 def _row(prepared: Prepared, **found: Any) -> Row:
@@ -149,7 +146,7 @@ def _metadata(prepared: Prepared, row: Row) -> dict[str, Any]:
         "question": row.question,
         "answers": list(row.answers),
         "prediction": row.prediction,
-        "accuracy": row.accuracy,
+        "accuracy": row.scores["accuracy"],
     }
 
 

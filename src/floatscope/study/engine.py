@@ -2,8 +2,8 @@
 
 Batches are formed from the full plan and not from what is left, so a resumed run computes what an undisturbed one does.
 Several processes can share them: each takes every n-th batch, and the first process alone writes to the store, at once.
-A worker sends the rows of a batch through a pipe; when the first process ends, however that happens, the pipe breaks
-and the worker ends with its next batch. So a kill loses the batches in flight, one for each worker.
+A worker sends the rows of a batch through a pipe, and ends when the first process does, however that happens. So a kill
+loses the batches in flight, one for each worker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floatscope.errors import UserError
-from floatscope.qa.guesses import GUESSES
+from floatscope.qa.guesses import GUESSES, Guess
 from floatscope.qa.metrics import score
 from floatscope.study.plan import GUESS, UNTRAINED, ModelPlan, Study
 from floatscope.study.store import Row
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from floatscope.study.answering import Prepared
 
 LAST_SECONDS = 10
+GUESSES_AT_ONCE = 1000
 KEPT_TOKENS = 2_000_000
 """Prompts of one load of a model that stay in memory until they are run, in tokens: about 100 MB. Those beyond are
 built again when their batch is run."""
@@ -58,8 +59,7 @@ class Loading:
 
     def load(self) -> Model:
         """The model, with the tokenizer that prompts need."""
-        from floatscope.models.loading import load
-        from floatscope.models.untrained import load_untrained
+        from floatscope.models.loading import load, load_untrained
 
         plan = self.plan
         model = (load_untrained if self.untrained else load)(
@@ -82,12 +82,13 @@ def missing_units(jobs: Iterable[Job], done: Mapping[Unit, str | None], folder: 
 
 
 def _has_trace(trace: str | None, folder: Path) -> bool:
+    """Whether it is there, and every array as it was written."""
     from floatscope.traces import Trace
 
     if trace is None or not (folder / trace).is_file():
         return False
     try:
-        Trace.load(folder / trace)
+        dict(Trace.load(folder / trace).arrays)  # reads them all
     except UserError:
         return False
     return True
@@ -105,12 +106,17 @@ def loadings(study: Study, jobs: Sequence[Job], missing: set[Unit]) -> list[Load
     return found
 
 
-def run_guesses(study: Study, jobs: Sequence[Job], missing: set[Unit]) -> list[Row]:
-    """What one scores without a model."""
-    return [_guessed(study, job) for job in jobs if job.unit.control == GUESS and job.unit in missing]
+def run_guesses(study: Study, jobs: Sequence[Job], missing: set[Unit]) -> Iterator[list[Row]]:
+    """What one scores without a model, a few rows at a time."""
+    wanted = [job for job in jobs if job.unit.control == GUESS and job.unit in missing]
+    for (name, _), group in groupby(wanted, key=lambda job: (job.unit.model, job.unit.task)):
+        own = list(group)
+        guess = GUESSES[name](own[0].task.samples)
+        for start in range(0, len(own), GUESSES_AT_ONCE):
+            yield [_guessed(study, guess, job) for job in own[start : start + GUESSES_AT_ONCE]]
 
 
-def _guessed(study: Study, job: Job) -> Row:
+def _guessed(study: Study, guess: Guess, job: Job) -> Row:
     row = Row(
         job.unit, job.number, job.condition.stressor, job.condition.labels, job.sample.question, job.sample.answers
     )  # fmt: skip
@@ -118,10 +124,8 @@ def _guessed(study: Study, job: Job) -> Row:
         sample = job.task.under(job.condition, job.sample, study.seed)
     except UserError as error:
         return replace(row, error=str(error))
-    rng = random.Random(job.unit.seed(study.seed))
-    guess = GUESSES[job.unit.model](sample, job.task.samples, rng)
-    scores = score(guess, job.sample.answers)
-    return replace(row, prediction=guess, accuracy=scores.accuracy, em=scores.exact_match, f1=scores.f1)
+    prediction = guess(sample, random.Random(job.unit.seed(study.seed)))
+    return replace(row, prediction=prediction, scores=score(prediction, job.sample.answers))
 
 
 def run_share(
@@ -155,7 +159,9 @@ def _run_loading(
             room -= sizes[-1].tokens
     slots = {size.slots for size in sizes}
     samplers = {number: build_sampler(study, loading.plan, model.family, number) for number in slots}
-    for batch in batches(sizes, study.batch)[first::stride]:
+    planned = batches(sizes, study.batch)
+    random.Random(study.seed).shuffle(planned)  # a run that is stopped has no more short prompts than long ones
+    for batch in planned[first::stride]:
         jobs = [size.job for size in batch if size.job.unit in missing]
         if not jobs:
             continue
@@ -260,10 +266,23 @@ def _take(pipe: Connection, done: Done) -> bool:
     return message is not None
 
 
+def end_with_parent() -> None:
+    """Let this process end when the one that started it does, however that happens."""
+    parent = mp.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _work(study: Study, folder: Path, missing: set[Unit], share: int, threads: int, pipe: Connection) -> None:
     """A worker: plans as the first process did, and runs its own batches."""
     import torch
 
+    end_with_parent()
     torch.set_num_threads(threads)
     with suppress(BrokenPipeError):  # the first process is gone
         try:

@@ -231,6 +231,12 @@ class Study:
     prompt: PromptPlan = PromptPlan()
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"\w[\w .-]*", self.name):
+            raise Mistake(
+                f"A study cannot be called {self.name!r}, since its run's folder bears its name: use letters, digits, "
+                "blanks, dots and dashes.",
+                "name",
+            )
         for key, parts in (("models", self.models), ("tasks", self.tasks)):
             if not parts:
                 raise Mistake(f"A study needs {key}: name at least one.", key)

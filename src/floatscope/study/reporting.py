@@ -29,7 +29,10 @@ QUESTION = (
 def tables_text(run: Run, form: str) -> str:
     """The scores of a run as Markdown, LaTeX or CSV."""
     rows = run.results()
-    return write_tables(score_frame(rows), table_notes(rows), form)
+    text = write_tables(score_frame(rows), table_notes(rows), form)
+    said = run.unfinished
+    marks = {"markdown": f"**{said}**\n\n", "latex": f"% {said}\n"}
+    return f"{marks.get(form, '')}{text}" if said else text
 
 
 def write_report(run: Run, results: Mapping[str, Result]) -> Path:
@@ -47,7 +50,7 @@ def gather(run: Run, results: Mapping[str, Result]) -> Content:
     return Content(
         title=f"floatscope: {run.study.name}",
         question=run.study.description or QUESTION,
-        summary=summary_sentences(scores, results, kinds),
+        summary=(*filter(None, (run.unfinished,)), *summary_sentences(scores, results, kinds)),
         models=ordered_models([model.name for model in run.study.models], kinds),
         scores=scores,
         notes=table_notes(rows)["documents"],

@@ -39,6 +39,8 @@ class Outcome:
     units: int
     done_now: int
     failed: int
+    damaged: int
+    """Rows that had changed on the disk, and were run again."""
 
 
 def run_study(study: Study, folder: str | Path, *, retry: bool = False, notify: Notify | None = None) -> Outcome:
@@ -46,31 +48,34 @@ def run_study(study: Study, folder: str | Path, *, retry: bool = False, notify: 
 
     retry: run units again that failed before. notify: told of progress.
     """
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     notify = notify or (lambda what, done, total: None)
     refuse_other_study(study, folder)
     with Store(folder) as store:
         notify("reading tasks", 0, 0)
         tasks = [load_task(study, plan) for plan in study.tasks]
-        manifest = _begin(study, folder, {task.plan.name: task.about for task in tasks})
+        jobs = plan_jobs(study, tasks)
+        manifest = _begin(study, folder, describe_run(study, {task.plan.name: task.about for task in tasks}, len(jobs)))
         if retry:
             store.forget_failed()
-        jobs = plan_jobs(study, tasks)
         missing = missing_units(jobs, store.done(), folder)
         _note_models(loadings(study, jobs, missing), manifest, folder)
         units = _Units(store, notify, len(jobs) - len(missing), len(jobs))
-        units.done("guesses", run_guesses(study, jobs, missing))
+        for rows in run_guesses(study, jobs, missing):
+            units.done("guesses", rows)
         run_shares(study, folder, jobs, missing, units.done)
         run = Run(folder, study)
         write_table(run.scores(), folder / TABLES / "scores.parquet")
         run_analyses(run, notify)
-    return Outcome(run, len(jobs), len(missing), _failed(run))
+    return Outcome(run, len(jobs), len(missing), _failed(run), store.damaged)
 
 
 def refuse_other_study(study: Study, folder: Path) -> None:
     """A run may grow by models, tasks, conditions, traces and analyses; anything else would mix two studies."""
     path = folder / STUDY_FILE
     if not path.is_file():
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file, and a run is a folder: give another name.")
         if folder.exists() and any(folder.iterdir()) and not (folder / LOCK).exists():
             raise UserError(f"{folder} is not empty and holds no run: give another folder.")
         return
@@ -99,11 +104,11 @@ def _difference(old: Study, new: Study) -> str | None:
     return None
 
 
-def _begin(study: Study, folder: Path, tasks: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _begin(study: Study, folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """study.toml and manifest.json, with the hashes of models that are known from before."""
     before = read_manifest(folder)
-    manifest = describe_run(study, tasks)
-    refuse_changes(before, manifest, "tasks")
+    for part in ("tasks", "templates"):
+        refuse_changes(before, manifest, part)
     manifest["models"] = dict(before.get("models", {}))
     replace_text(folder / STUDY_FILE, write_study(study))
     write_manifest(folder, manifest)
@@ -113,7 +118,7 @@ def _begin(study: Study, folder: Path, tasks: dict[str, dict[str, Any]]) -> dict
 def _note_models(needed: Sequence[Loading], manifest: dict[str, Any], folder: Path) -> None:
     """The hashes of the models that will be loaded; weights that changed since the run began are refused."""
     for plan in dict.fromkeys(loading.plan for loading in needed):
-        about = {plan.name: describe_model(plan.source)}
+        about = {plan.name: describe_model(plan)}
         refuse_changes(manifest, {"models": about}, "models")
         manifest["models"] |= about
     write_manifest(folder, manifest)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from floatscope import __version__
 from floatscope.errors import UserError
 from floatscope.files import PARTIAL, file_hash, read_json, replace_json
+from floatscope.qa.metrics import METRICS
 from floatscope.qa.stressors import Label, label_types
-from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, Study, read_study
+from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, ModelPlan, Study, read_study
 from floatscope.study.units import Unit, storable
 
 if TYPE_CHECKING:
@@ -30,17 +31,24 @@ if TYPE_CHECKING:
 STUDY_FILE, RESULTS, MANIFEST, TRACES = "study.toml", "results.sqlite", "manifest.json", "traces"
 LOCK = ".lock"
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "polars", "safetensors", "bm25s", "scipy")
+SCHEMA_VERSION = 2
 _COLUMNS = (
-    "model", "task", "condition", "sample", "control", "number", "stressor", "labels", "question", "answers",
-    "prediction", "accuracy", "em", "f1", "prompt_tokens", "steps", "cut", "error", "trace",
+    "model", "task", "condition", "content", "sample", "control", "number", "stressor", "labels", "question", "answers",
+    "prediction", "scores", "prompt_tokens", "steps", "cut", "error", "trace",
 )  # fmt: skip
+_FIRST_COLUMNS = (
+    "model", "task", "condition", "'' AS content", "sample", "control", "number", "stressor", "labels", "question",
+    "answers", "prediction", "json_object('accuracy', accuracy, 'em', em, 'f1', f1) AS scores", "prompt_tokens",
+    "steps", "cut", "error", "trace",
+)  # fmt: skip
+"""The columns of a run of the first version, under today's names."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS results (
-    model TEXT NOT NULL, task TEXT NOT NULL, condition TEXT NOT NULL, sample TEXT NOT NULL, control TEXT NOT NULL,
-    number INTEGER NOT NULL, stressor TEXT NOT NULL, labels TEXT NOT NULL, question TEXT NOT NULL,
-    answers TEXT NOT NULL, prediction TEXT, accuracy REAL, em REAL, f1 REAL, prompt_tokens INTEGER, steps INTEGER,
-    cut INTEGER, error TEXT, trace TEXT,
-    PRIMARY KEY (model, task, condition, sample, control)
+    model TEXT NOT NULL, task TEXT NOT NULL, condition TEXT NOT NULL, content TEXT NOT NULL, sample TEXT NOT NULL,
+    control TEXT NOT NULL, number INTEGER NOT NULL, stressor TEXT NOT NULL, labels TEXT NOT NULL,
+    question TEXT NOT NULL, answers TEXT NOT NULL, prediction TEXT, scores TEXT, prompt_tokens INTEGER, steps INTEGER,
+    cut INTEGER, error TEXT, trace TEXT, checksum TEXT NOT NULL,
+    PRIMARY KEY (model, task, condition, content, sample, control)
 )
 """
 _CONTROL_ORDER = ("", NULL_QUERY, UNTRAINED, GUESS)
@@ -57,9 +65,8 @@ class Row:
     question: str
     answers: tuple[str, ...]
     prediction: str | None = None
-    accuracy: float | None = None
-    em: float | None = None
-    f1: float | None = None
+    scores: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """By metric; none where the unit failed."""
     prompt_tokens: int | None = None
     steps: int | None = None
     cut: int | None = None
@@ -70,13 +77,20 @@ class Row:
 
     @property
     def values(self) -> tuple[object, ...]:
-        """As the table has them."""
-        kept = [getattr(self, name) for name in _COLUMNS[10:]]
-        texts = (self.question, json.dumps(self.answers), *kept)
-        described = (self.number, self.stressor, json.dumps(dict(self.labels)))
-        return tuple(
-            storable(value) if isinstance(value, str) else value for value in (*self.unit.parts, *described, *texts)
-        )
+        """As the table has them, without the checksum."""
+        described = (self.number, self.stressor, _json(self.labels), self.question, _json(self.answers))
+        found = (self.prediction, _json(self.scores), self.prompt_tokens, self.steps, self.cut, self.error, self.trace)
+        values = (*self.unit.key, *described, *found)
+        return tuple(storable(value) if isinstance(value, str) else value for value in values)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(dict(value) if isinstance(value, Mapping) else value)
+
+
+def _checksum(values: Sequence[object]) -> str:
+    """Of a row's values as they are stored: a bit that flips on the disk changes it."""
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()
 
 
 class Store:
@@ -90,8 +104,15 @@ class Store:
             for half in (folder / TRACES).glob(f".*{PARTIAL}"):  # what a killed process was writing
                 half.unlink(missing_ok=True)
             self._database = sqlite3.connect(folder / RESULTS, timeout=60)
+            if _version(self._database) not in (None, SCHEMA_VERSION):
+                self.__exit__()
+                raise UserError(
+                    f"The run {folder} was made by another version of floatscope: it can be read, with `floatscope "
+                    "table` and `report`, but not gone on with; give another folder."
+                )
             self._database.execute(_SCHEMA)
-            self._database.commit()
+            self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            self.damaged = self._drop_damaged()
 
     def __enter__(self) -> Store:
         return self
@@ -100,18 +121,31 @@ class Store:
         self._database.close()
         self._lock.close()
 
+    def _drop_damaged(self) -> int:
+        """Build the table anew from its sound rows where anything in it is damaged; how many rows were."""
+        rows, damaged = _sound_rows(self._database)
+        if damaged or self._database.execute("PRAGMA integrity_check").fetchone() != ("ok",):
+            with self._database:
+                self._database.execute("DROP TABLE results")
+                self._database.execute(_SCHEMA)
+                self._insert(rows)
+        return damaged
+
+    def _insert(self, rows: Iterable[Sequence[object]]) -> None:
+        marks = ", ".join("?" * (len(_COLUMNS) + 1))
+        statement = f"INSERT OR REPLACE INTO results ({', '.join(_COLUMNS)}, checksum) VALUES ({marks})"
+        self._database.executemany(statement, [(*row, _checksum(row)) for row in rows])
+
     def done(self) -> dict[Unit, str | None]:
         """Units that have a row, with the trace each has."""
-        query = "SELECT model, task, condition, sample, control, trace FROM results"
+        query = "SELECT model, task, condition, sample, control, content, trace FROM results"
         with _sentences(self.folder):
-            return {Unit(*row[:5]): row[5] for row in self._database.execute(query)}
+            return {Unit(*row[:6]): row[6] for row in self._database.execute(query)}
 
     def put(self, rows: Iterable[Row]) -> None:
         """Commit a batch: all of it or nothing."""
-        marks = ", ".join("?" * len(_COLUMNS))
-        statement = f"INSERT OR REPLACE INTO results ({', '.join(_COLUMNS)}) VALUES ({marks})"
         with _sentences(self.folder), self._database:
-            self._database.executemany(statement, [row.values for row in rows])
+            self._insert(row.values for row in rows)
 
     def forget_failed(self) -> int:
         """Drop the rows of units that failed, so that they are run again; how many there were."""
@@ -119,17 +153,40 @@ class Store:
             return self._database.execute("DELETE FROM results WHERE error IS NOT NULL").rowcount
 
 
-def read_rows(folder: Path) -> list[dict[str, object]]:
-    """Every row as it stands, read without the lock: a run can be looked at while it goes on."""
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """Every sound row as it stands, read without the lock: a run can be looked at while it goes on."""
     if not (folder / RESULTS).is_file():
         raise UserError(f"There is no run in {folder}: it has no {RESULTS}.")
     with _sentences(folder):
         database = sqlite3.connect(folder / RESULTS, timeout=60)
         try:
-            found = database.execute(f"SELECT {', '.join(_COLUMNS)} FROM results").fetchall()
+            rows, _ = _sound_rows(database)
         finally:
             database.close()
-    return [dict(zip(_COLUMNS, row, strict=True)) for row in found]
+    found = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+    parsed = ({name: json.loads(row[name]) for name in ("labels", "answers", "scores")} for row in found)
+    return [row | texts for row, texts in zip(found, parsed, strict=True)]
+
+
+def _sound_rows(database: sqlite3.Connection) -> tuple[list[tuple[Any, ...]], int]:
+    """The rows whose checksum is right, and how many have a wrong one; runs of the first version have none."""
+    if (version := _version(database)) is None:
+        return [], 0
+    if version == 0:
+        return database.execute(f"SELECT {', '.join(_FIRST_COLUMNS)} FROM results").fetchall(), 0
+    if version != SCHEMA_VERSION:
+        raise sqlite3.DatabaseError(f"its schema has version {version}, and this floatscope knows {SCHEMA_VERSION}")
+    database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    found = database.execute(f"SELECT {', '.join(_COLUMNS)}, checksum FROM results").fetchall()
+    sound = [row[:-1] for row in found if _checksum(row[:-1]) == row[-1]]
+    return sound, len(found) - len(sound)
+
+
+def _version(database: sqlite3.Connection) -> int | None:
+    """The version of the schema; None where there is no table yet."""
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'results'").fetchone():
+        return None
+    return database.execute("PRAGMA user_version").fetchone()[0]
 
 
 def _take_lock(folder: Path) -> sqlite3.Connection:
@@ -167,7 +224,7 @@ class Run:
 
     def __init__(self, folder: str | Path, study: Study | None = None) -> None:
         """study: where it is known already, so that the file need not be read."""
-        self.folder = Path(folder)
+        self.folder = Path(folder).expanduser()
         self._study = study
         if not (self.folder / STUDY_FILE).is_file():
             raise UserError(f"There is no run in {self.folder}: it has no {STUDY_FILE}; `floatscope study` makes one.")
@@ -188,18 +245,30 @@ class Run:
         """One row per unit of the study that is done, in the study's order; label columns are null where not used."""
         import polars as pl
 
-        cells = [cell for task in self.study.tasks for cell in self.study.cells(task)]
-        labels = {cell.condition.name: cell.condition.labels for cell in cells}
-        places = self._places(labels)
-        placed = [(place, row) for row in read_rows(self.folder) if (place := _place(row, places)) is not None]
+        known = {
+            (task.name, cell.condition.name): cell.condition
+            for task in self.study.tasks
+            for cell in self.study.cells(task)
+        }
+        places = self._places(name for _, name in known)
+        placed = []
+        for row in read_rows(self.folder):
+            condition = known.get((row["task"], row["condition"]))
+            place = _place(row, places)
+            if condition is not None and place is not None and row["content"] in ("", condition.content):
+                placed.append((place, row | row["scores"] | dict(condition.labels)))
         placed.sort(key=lambda pair: pair[0])
         schema = _column_types()
-        columns: dict[str, list[Any]] = {name: [] for name in schema}
-        for _, row in placed:
-            full = row | {"answers": json.loads(str(row["answers"]))} | dict(labels[str(row["condition"])])
-            for name, values in columns.items():
-                values.append(full.get(name))
+        columns = {name: [row.get(name) for _, row in placed] for name in schema}
         return pl.DataFrame(columns, schema=schema)
+
+    @property
+    def unfinished(self) -> str:
+        """A sentence that says how many units are still to be run, or nothing."""
+        done, planned = self.results().height, self.manifest.get("units", 0)
+        if done >= planned:
+            return ""
+        return f"This run is not finished: {done} of {planned} units are done, and what is shown is of these alone."
 
     def scores(self) -> pl.DataFrame:
         """Every score of the run in one long table, also in tables/scores.parquet; shares between 0 and 1.
@@ -257,20 +326,25 @@ def _column_types() -> dict[str, Any]:
     types = {str: pl.String, int: pl.Int64, float: pl.Float64}
     labels = {name: types[kind] for name, kind in label_types().items()}
     rest = dict.fromkeys(("sample", "control", "question"), pl.String) | {"answers": pl.List(pl.String)}
-    rest |= {"prediction": pl.String} | dict.fromkeys(("accuracy", "em", "f1"), pl.Float64)
+    rest |= {"prediction": pl.String} | dict.fromkeys(METRICS, pl.Float64)
     rest |= dict.fromkeys(("prompt_tokens", "steps", "cut"), pl.Int64) | dict.fromkeys(("error", "trace"), pl.String)
     if taken := labels.keys() & (texts | rest).keys():
         raise UserError(f"A stressor has a label {min(taken)!r}, which all results have: give it another name.")
     return texts | labels | rest
 
 
-def describe_run(study: Study, tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def describe_run(study: Study, tasks: Mapping[str, Mapping[str, Any]], units: int) -> dict[str, Any]:
     """What is known before a model is loaded; `models` is filled as they are."""
+    from floatscope.qa.templates import read_template
+
+    template = repr(read_template(study.prompt.template))
     return {
         "study": study.name,
         "seed": study.seed,
         "versions": {"floatscope": __version__, "python": platform.python_version()} | _versions(),
         "platform": f"{platform.system()} {platform.machine()}",
+        "units": units,
+        "templates": {study.prompt.template: {"sha256": {"The text": hashlib.sha256(template.encode()).hexdigest()}}},
         "tasks": dict(tasks),
         "models": {},
     }
@@ -291,23 +365,25 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def refuse_changes(old: Mapping[str, Any], new: Mapping[str, Any], part: str) -> None:
-    """The samples or weights of a run that goes on must be those that it began with."""
+    """Whatever decides a result must be what it was when the run began: files of models, tasks, the prompt."""
     for name, about in new.get(part, {}).items():
-        before = old.get(part, {}).get(name)
-        if before is not None and before["sha256"] != about["sha256"]:
-            raise UserError(
-                f"The {part[:-1]} {name!r} is not what it was when this run began (its content has changed): "
-                "give another folder for a new run."
-            )
+        before = old.get(part, {}).get(name, {}).get("sha256", {})
+        for content, digest in about["sha256"].items():
+            if before and before.get(content) != digest:
+                raise UserError(
+                    f"{content} of the {part[:-1]} {name!r} changed since this run began: put back what was there, or "
+                    "give another folder for a new run."
+                )
 
 
-def describe_model(source: str) -> dict[str, Any]:
-    """Where a model comes from and one hash over its files."""
+def describe_model(plan: ModelPlan) -> dict[str, Any]:
+    """Where a model comes from, and a hash of each file that decides what it answers."""
     from floatscope.models.loading import locate
 
-    files = locate(source).files()
-    digest = hashlib.sha256("".join(f"{file.name} {file_hash(file)}\n" for file in files).encode())
-    return {"source": source, "sha256": digest.hexdigest()}
+    files = {file.name: file_hash(file) for file in locate(plan.source).files()}
+    if plan.family is not None and Path(plan.family).is_file():
+        files["The family"] = file_hash(Path(plan.family))
+    return {"source": plan.source, "sha256": files}
 
 
 def _versions() -> dict[str, str]:

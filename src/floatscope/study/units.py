@@ -31,10 +31,18 @@ class Unit:
     condition: str
     sample: str
     control: str = ""
+    content: str = ""
+    """What its condition does, as a hash: a condition that changes under its name makes other units."""
 
     @property
     def parts(self) -> tuple[str, str, str, str, str]:
+        """The names it goes by, which its seed and its file are made of."""
         return (self.model, self.task, self.condition, self.sample, self.control)
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str, str]:
+        """What tells its row from others, in the order of the store's columns."""
+        return (self.model, self.task, self.condition, self.content, self.sample, self.control)
 
     def seed(self, study_seed: int) -> int:
         """The unit's own randomness, whatever its place in a batch."""
@@ -98,7 +106,8 @@ def _pass(study: Study, tasks: Sequence[LoadedTask], model: str, control: str) -
             for number, sample in enumerate(
                 task.samples[: min(cell.limit, cell.traces) if only_traced else cell.limit]
             ):
-                unit = Unit(model, task.plan.name, cell.condition.name, storable(sample.id), control)
+                names = (model, task.plan.name, cell.condition.name, storable(sample.id), control)
+                unit = Unit(*names, content=cell.condition.content)
                 traced = number < cell.traces and control != GUESS
                 jobs.append(Job(unit, task, cell.condition, sample, number, traced))
     return jobs
@@ -125,9 +134,10 @@ def load_task(study: Study, plan: TaskPlan) -> LoadedTask:
         check_conditions([cell.condition for cell in study.cells(plan)], task.samples, task.pool, study.seed)
     except UserError as error:
         raise UserError(f"The task {plan.name!r}: {error}") from error
-    about: dict[str, Any] = {"source": plan.source, "samples": len(task.samples), "sha256": _hash(task.samples)}
+    about: dict[str, Any] = {"source": plan.source, "samples": len(task.samples)}
+    about["sha256"] = {"The samples": _hash(task.samples)}
     if plan.corpus is not None:
-        about["corpus_sha256"] = content_hash(read_corpus(plan.corpus))
+        about["sha256"]["The corpus"] = content_hash(read_corpus(plan.corpus))
     if task.recall:
         about["recall"] = [{"k": recall.k, "answer": recall.answer, "gold": recall.gold} for recall in task.recall]
     if task.skipped:

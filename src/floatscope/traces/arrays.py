@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
 from numbers import Integral
 
 from floatscope.errors import UserError
@@ -28,13 +27,9 @@ class TraceArray:
     keep: str = "compact"
     """The short form that first includes it."""
     bytes: int = 2
-    """Bytes per number in a file."""
+    """What it costs: bytes per number in a file."""
     maker: str = "probe"
     """Who makes it: the probe, or the sampler's steps."""
-
-    def cost(self, sizes: Mapping[str, int]) -> int:
-        """Bytes in a file for these sizes of the axes."""
-        return self.bytes * prod(sizes[axis] for axis in self.axes)
 
 
 def _row(axes: str, meaning: str, keep: str = "compact", bytes: int = 2, maker: str = "probe") -> TraceArray:
@@ -81,9 +76,8 @@ ARRAYS: Registry[TraceArray] = Registry(
 
 def kept_arrays(keep: str | Iterable[str]) -> frozenset[str]:
     """The names of arrays that a short form, a name, or several of both stand for."""
-    given = (keep,) if isinstance(keep, str) else tuple(keep)
     names: set[str] = set()
-    for word in given:
+    for word in (keep,) if isinstance(keep, str) else keep:
         if word in SHORT_FORMS:
             names |= {name for name, row in ARRAYS.items() if row.keep in SHORT_FORMS[word]}
         elif word in ARRAYS:

@@ -23,15 +23,16 @@ from floatscope.traces.trace import Trace
 
 FORMAT = "floatscope-trace"
 VERSION, READ = 2, (1, 2)
-_FIELDS = ("model", "family", "kind", "visibility", "logits", "sampler", "seed")
-_LARGEST_HALF = float(np.finfo(np.float16).max)
+_FIELDS = (
+    "model", "family", "kind", "visibility", "logits", "sampler", "seed", "texts", "regions", "marks", "qk_steps",
+    "keep", "edits", "mixers", "metadata",
+)  # fmt: skip
 _DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64", "U8": "uint8"}
 
 
 def save(trace: Trace, path: str | Path, exact: bool = False) -> Path:
     """Write the trace under a temporary name in the same folder, then rename it: never half a file."""
-    tensors = {name: _narrow(values, exact) for name, values in trace.arrays.items()}
-    tensors |= _fixed_tensors(trace)
+    tensors = {name: _narrow(values, exact) for name, values in trace.arrays.items()} | _fixed_tensors(trace)
     header = _header(trace)
     header["arrays"] = {
         name: {"dtype": str(values.dtype), "shape": list(values.shape), "crc32": zlib.crc32(values.data)}
@@ -51,28 +52,24 @@ def load(path: str | Path) -> Trace:
     path = Path(path)
     header = _read_header(path)
     arrays = LazyArrays(path, header["arrays"])
+    # Lists of JSON are tuples in a trace; a file of version 1 lacks some.
+    found = {name: header[name] for name in _FIELDS if name in header}
+    told: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
     try:
-        marks = {name: arrays.read(f"mark.{name}") for name in header["marks"]}
+        told["regions"] = tuple(Region(label, start, stop) for label, start, stop in header["regions"])
+        told["marks"] = {name: arrays.read(f"mark.{name}") for name in header["marks"]}
         canvas = arrays.read("fixed.canvas")
         if "fixed.slots" in header["arrays"]:
             slots = arrays.read("fixed.slots")
         else:  # version 1: the answer follows the prompt
             slots = np.arange(header["prompt_length"], len(canvas))
         return Trace(
-            **{name: header[name] for name in _FIELDS},
+            **told,
             canvas=canvas,
             slots=slots,
-            texts=None if header["texts"] is None else tuple(header["texts"]),
-            regions=tuple(Region(label, start, stop) for label, start, stop in header["regions"]),
-            marks=marks,
             commit_step=arrays.read("fixed.commit_step"),
             confidence=arrays.read("fixed.confidence"),
-            qk_steps=tuple(header["qk_steps"]),
-            keep=header["keep"],
             arrays=arrays,
-            edits=tuple(header.get("edits", ())),
-            mixers=tuple(header.get("mixers", ())),
-            metadata=header["metadata"],
         ).validate()
     except (KeyError, TypeError) as error:
         raise UserError(f"The trace {path} lacks a part ({error}); trace the sample again.") from error
@@ -81,9 +78,9 @@ def load(path: str | Path) -> Trace:
 def export_npz(trace: Trace, path: str | Path) -> Path:
     """Write arrays, canvas, commits and marks as plain npz members and the rest as JSON text in `header`."""
     members = dict(trace.arrays) | {name.partition(".")[2]: v for name, v in _fixed_tensors(trace).items()}
-    header = np.array(_json(_header(trace)))
+    members["header"] = np.array(_json(_header(trace)))
     with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, **members, header=header)  # pyright: ignore[reportArgumentType]
+        np.savez_compressed(file, **members)  # pyright: ignore[reportArgumentType]
     return Path(path)
 
 
@@ -91,8 +88,7 @@ class LazyArrays(Mapping[str, NDArray[Any]]):
     """The arrays of a trace file, each read and checked on first access and then held."""
 
     def __init__(self, path: Path, listing: Mapping[str, Mapping[str, Any]]) -> None:
-        self._path = path
-        self._listing = listing
+        self._path, self._listing = path, listing
         self._held: dict[str, NDArray[Any]] = {}
 
     def __getitem__(self, name: str) -> NDArray[Any]:
@@ -142,8 +138,8 @@ def _read_header(path: Path) -> dict[str, Any]:
             listing = {name: (_DTYPES.get(s.get_dtype()), list(s.get_shape())) for name, s in found.items()}
     except (OSError, SafetensorError) as error:
         with path.open("rb") as file:
-            start = file.read(2)
-        if start[:1] == b"\x80" or start == b"PK":
+            pickled = file.read(2).startswith((b"\x80", b"PK"))
+        if pickled:
             raise UserError(
                 f"{path} is a pickle or zip archive, not a trace, and is never opened as one; save traces with "
                 "Trace.save, or import the reference's npz with import_reference."
@@ -171,16 +167,8 @@ def _read_header(path: Path) -> dict[str, Any]:
 
 def _header(trace: Trace) -> dict[str, Any]:
     """Everything of a trace that is no array."""
-    return {name: getattr(trace, name) for name in _FIELDS} | {
-        "texts": trace.texts,
-        "regions": [[region.label, region.start, region.stop] for region in trace.regions],
-        "marks": list(trace.marks),
-        "qk_steps": list(trace.qk_steps),
-        "keep": trace.keep,
-        "edits": list(trace.edits),
-        "mixers": list(trace.mixers),
-        "metadata": dict(trace.metadata),
-    }
+    regions = [[region.label, region.start, region.stop] for region in trace.regions]
+    return {name: getattr(trace, name) for name in _FIELDS} | {"regions": regions, "marks": list(trace.marks)}
 
 
 def _fixed_tensors(trace: Trace) -> dict[str, NDArray[Any]]:
@@ -199,9 +187,8 @@ def _narrow(values: NDArray[Any], exact: bool) -> NDArray[Any]:
     values = np.ascontiguousarray(values)
     if exact or values.dtype.kind != "f":
         return values
-    if values.size and np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values)) > _LARGEST_HALF:
-        return values
-    return values.astype(np.float16)
+    largest = np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values))
+    return values if largest > np.finfo(np.float16).max else values.astype(np.float16)
 
 
 def metadata_of_samples(given: Mapping[str, Any] | Sequence[Mapping[str, Any]], samples: int) -> list[dict[str, Any]]:
@@ -226,10 +213,8 @@ def _json(values: Mapping[str, Any]) -> str:
 
 def _plain(value: Any) -> Any:
     """numpy values and mappings in sampler settings or metadata, as JSON knows them."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{value!r} cannot be stored")

@@ -3,7 +3,7 @@
 It computes nothing that needs a model; its file is left to `storage`, measures to `floatscope.analysis`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -220,7 +220,7 @@ def array_shape(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[int, ...
     return shape_of(name) if shape_of is not None else arrays[name].shape
 
 
-def _problems(trace: Trace):
+def _problems(trace: Trace) -> Iterator[str]:
     """Sentences about parts that do not fit, most basic first."""
     tokens, answer = len(trace.canvas), len(trace.slots)
     if trace.kind not in ("mdm", "arm"):
@@ -232,11 +232,6 @@ def _problems(trace: Trace):
             yield f"{name} has shape {values.shape} for {answer} answer tokens"
     if trace.texts is not None and len(trace.texts) != tokens:
         yield f"there are {len(trace.texts)} token texts for {tokens} tokens"
-    yield from _region_problems(trace, tokens)
-    yield from _shape_problems(trace, {"token": tokens, "answer": answer})
-
-
-def _region_problems(trace: Trace, tokens: int):
     stop = 0
     for region in trace.regions:
         if region.start != stop or region.stop < region.start:
@@ -247,18 +242,10 @@ def _region_problems(trace: Trace, tokens: int):
     for name, positions in trace.marks.items():
         if positions.size and (positions.min() < 0 or positions.max() >= tokens):
             yield f"mark {name!r} points outside the canvas of {tokens} tokens"
-
-
-def _shape_problems(trace: Trace, sizes: dict[str, int]):
-    """Arrays whose shapes disagree with the canvas, the labels or each other."""
-    sizes = {
-        **sizes,
-        "group": len(trace.group_labels),
-        "column": len(trace.column_labels),
-        "qk_step": len(trace.qk_steps),
-        "bound": 2,
-        **({"layer": len(trace.mixers)} if trace.mixers else {}),
-    }
+    labels = {"group": trace.group_labels, "column": trace.column_labels, "qk_step": trace.qk_steps}
+    sizes = {"token": tokens, "answer": answer, "bound": 2} | {axis: len(names) for axis, names in labels.items()}
+    if trace.mixers:
+        sizes["layer"] = len(trace.mixers)
     for name in trace.arrays:
         if name not in ARRAYS:
             yield f"the array {name!r} is not one a trace may hold"

@@ -13,10 +13,9 @@ from floatscope.models.adapters import is_adapter
 from floatscope.models.loading import load
 from floatscope.models.shipped import UNTRAINED
 from floatscope.qa.readers import read_samples
-from floatscope.training import passage_gates, world_gates
-from floatscope.training.checkpoints import LOG
-from floatscope.training.gates import GateResult, Teller, table
+from floatscope.training.gates import ADAPTER_SLOTS, GateResult, Teller, measure_adapter, measure_twin, table
 from floatscope.training.passages import HELD_OUT
+from floatscope.training.trainer import LOG
 
 _TWINS = {
     "parent": "The causal parent of the twins, trained through the lessons. A plain Llama.",
@@ -31,8 +30,8 @@ _FORKS = {
 }
 _LICENCES = {"smollm2-135m": "SmolLM2-135M-Instruct by Hugging Face, Apache-2.0"}
 _OPTIONS = {"steps": "steps", "seed": "seed", "rank": "rank", "window": "window", "held_out": "held-out"}
-_MDM = f"{passage_gates.SLOTS} slots, one per step, the surest first, eos last."
-_DECODING = {"arm": f"Greedy, {passage_gates.SLOTS} tokens at most.", "dream": _MDM, "llada": _MDM}
+_MDM = f"{ADAPTER_SLOTS} slots, one per step, the surest first, eos last."
+_DECODING = {"arm": f"Greedy, {ADAPTER_SLOTS} tokens at most.", "dream": _MDM, "llada": _MDM}
 _WORLD = """"right" is exact match after normalisation; MDMs fill one slot per step, the surest first.
 "guess: type" takes any name of the answer's type, "guess: relation" any object that the documents state for the asked
 relation."""
@@ -52,14 +51,14 @@ def report(
     if is_adapter(folder):
         untrained = load(f"{folder}-{UNTRAINED}", device=device, check=False)
         held_out = list(read_samples(folder / HELD_OUT))
-        results = passage_gates.measure(model, untrained, held_out, n, progress)
+        results = measure_adapter(model, untrained, held_out, n, progress)
     else:
-        results = world_gates.measure(model, n, progress)
+        results = measure_twin(model, n, progress)
     write_card(folder, results, data_note)
     return results
 
 
-def write_card(folder: Path, results: Sequence[GateResult], data_note: str = "") -> Path:
+def write_card(folder: Path, results: Sequence[GateResult], data_note: str = "") -> None:
     """README.md and gates.json of a trained model; `data_note` is a sentence on the data's origin and licence."""
     log = folder / LOG
     if not log.exists():
@@ -68,28 +67,20 @@ def write_card(folder: Path, results: Sequence[GateResult], data_note: str = "")
     settings, last = rows[0], [row for row in rows if "loss" in row][-1]
     minutes = f", {last['seconds'] / 60:.0f} minutes" if "seconds" in last else ""
     trained = f"Trained for {last['step']} steps, {last['tokens']:,} tokens{minutes}; last loss {last['loss']}"
-    if "twin" in settings:
-        title, what, facts, notes = _about_twin(settings, trained)
+    if twin := settings.get("twin"):
+        title, what, notes = f"twin-{twin}", _TWINS[twin], _WORLD
+        facts = [
+            f"Command: `floatscope train --twin {twin} --out DIR --seed {settings['seed']}`",
+            ", ".join(f"{name} {value}" for name, value in settings.items() if name != "twin"),
+            f"{trained}. Log: {LOG}.",
+            "World: `fs.world.World(0)`; gates are measured on its test split, whose fresh facts no training saw.",
+        ]
     else:
         title = folder.resolve().name
         what, facts, notes = _about_adapter(settings, trained, data_note)
     listed = "\n".join(f"- {fact}" for fact in facts)
-    card = folder / "README.md"
-    replace_text(card, f"# {title}\n\n{what}\n\n{listed}\n\n{table(results)}\n\n{notes}\n")
-    replace_text(folder / "gates.json", json.dumps([result.row() for result in results], indent=1) + "\n")
-    return card
-
-
-def _about_twin(settings: dict[str, Any], trained: str) -> tuple[str, str, list[str], str]:
-    """Title, what it is, how it was made, how to read its gates."""
-    twin = settings["twin"]
-    facts = [
-        f"Command: `floatscope train --twin {twin} --out DIR --seed {settings['seed']}`",
-        ", ".join(f"{name} {value}" for name, value in settings.items() if name != "twin"),
-        f"{trained}. Log: {LOG}.",
-        "World: `fs.world.World(0)`; gates are measured on its test split, whose fresh facts no training saw.",
-    ]
-    return f"twin-{twin}", _TWINS[twin], facts, _WORLD
+    replace_text(folder / "README.md", f"# {title}\n\n{what}\n\n{listed}\n\n{table(results)}\n\n{notes}\n")
+    replace_text(folder / "gates.json", json.dumps(list(results), indent=1) + "\n")
 
 
 def _about_adapter(settings: dict[str, Any], trained: str, data_note: str) -> tuple[str, list[str], str]:

@@ -1,18 +1,11 @@
-"""The objectives: from a batch to inputs, labels and weights, then to a loss. Data is left to `stream`.
+"""The objectives: from a batch to inputs, labels and weights, then to a loss. docs/twins.md has the reasons.
 
 - arm: every token is predicted from those before it.
 - dream, llada: some tokens are masked and predicted from all others, by the row before them (dream: shifted logits) or
-  by their own row (llada). Only tokens with a question number are masked: answer slots, or running text. Each question
-  has its mask ratio t ~ U(T_MIN, 1) and the weight 1/t (LLaDA, arXiv 2502.09992); in half of the sequences with
-  answers t = 1, as decoding starts: a question must not lean on the answers to others. A share of sequences
-  (`recipe.whole`) is masked as a whole instead, prompt and all, with one t.
-Answers and the eos that ends them weigh 1. A later eos weighs little, or confident eos slots would cut answers short,
-and so does text (`recipe.text`); tokens that start a two-hop answer weigh more. The weights of all tokens of a batch,
-masked or not, norm its loss, which makes the three objectives comparable.
-Tokens that start an answer in the documents can come with hints (`recipe.hint`): what the row that predicts them should
-hold two layers before the end (the words that name what the first hop finds: the answer, or the bridge to it) and one
-layer before the end (the token), as read by the model's own head. Without hints two-hop questions stayed at guess
-level.
+  by their own row (llada). Each question has its mask ratio t ~ U(T_MIN, 1) and the weight 1/t (LLaDA, arXiv
+  2502.09992); in half of the sequences with answers t = 1, as decoding starts. A share of sequences (`recipe.whole`)
+  is masked as a whole instead, prompt and all, with one t.
+The weights of all tokens of a batch, masked or not, norm its loss, which makes the three objectives comparable.
 """
 
 from __future__ import annotations
@@ -27,6 +20,7 @@ from floatscope.training.learner import Learner
 from floatscope.training.recipe import Recipe
 from floatscope.training.stream import ANSWER, FIRST, FIRST_EOS, HOP, LATER_EOS, PADDING, PROMPT, TEXT, ExampleBatch
 
+# A later eos weighs little, or confident eos slots would cut answers short.
 WEIGHTS = {PADDING: 0.0, PROMPT: 0.0, ANSWER: 1.0, FIRST_EOS: 1.0, LATER_EOS: 0.05, FIRST: 1.0, HOP: 4.0}
 T_MIN = 0.1
 ALL_MASKED = 0.5  # share of sequences with every answer slot masked
@@ -46,12 +40,10 @@ class Target:
     found: Tensor  # [H, 2] the words that name what the first hop finds
 
     def on(self, device: torch.device) -> Target:
-        """The same, there."""
         return Target(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 def role_weights(roles: Tensor, recipe: Recipe) -> Tensor:
-    """What each token weighs."""
     weights = {**WEIGHTS, TEXT: recipe.text}
     return torch.tensor([weights[role] for role in sorted(weights)])[roles]
 

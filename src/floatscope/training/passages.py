@@ -1,7 +1,4 @@
-"""What an adapter is trained and measured on: questions with a gold passage, split in two, and windows of passages.
-
-Batches are made by `passage_stream`; files of many shapes are read by `qa.readers`.
-"""
+"""What an adapter is trained and measured on: questions with gold passages, split in two, windows, their stream."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import json
 import random
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,18 +15,23 @@ from typing import Any
 import numpy as np
 
 from floatscope.errors import UserError
+from floatscope.files import file_hash
 from floatscope.qa.corpus import documents_of
 from floatscope.qa.metrics import normalise
-from floatscope.qa.prompts import find_answers
+from floatscope.qa.prompts import build_prompt, find_answers, surroundings
 from floatscope.qa.readers import read_samples
-from floatscope.qa.retrieval import BM25Retriever, Retriever, find_distractors
+from floatscope.qa.retrieval import BM25Retriever, find_distractors
 from floatscope.qa.samples import Document, Sample
+from floatscope.training.stream import ANSWER, FIRST_EOS, LATER_EOS, PROMPT, TEXT, Example, Stream, draw_slots
 
 HELD_OUT = "held_out.jsonl"
 LONGEST_ANSWER = 15  # tokens: with its eos it fits the most slots that the stream has
 DISTRACTORS = 9
 OVERLAP = 13  # words in a row that no held-out passage shares with training
-_WORD = re.compile(r"\S+")
+CLOSED, RUNNING = 0.1, 0.25  # shares of closed-book questions and of running text; the rest has documents
+DOCUMENTS = range(1, 11)
+SLOTS = (4, 16)
+LENGTHS = (64, 128)  # tokens of running text
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,17 @@ class Data:
     """Of the training questions; none is a gold passage of a held-out one."""
     files: dict[str, str]
     """SHA-256 of each file, by its name."""
+    _found: dict[str, tuple[Document, ...]] = field(default_factory=dict)
 
     @cached_property
-    def retriever(self) -> Retriever:
-        """BM25 over the training passages."""
+    def retriever(self) -> BM25Retriever:
         return BM25Retriever(self.passages)
 
     def distractors(self, sample: Sample) -> tuple[Document, ...]:
-        """The training passages nearest to a question that hold none of its answers, best first."""
-        return find_distractors(sample, self.retriever, DISTRACTORS).documents
+        """The training passages nearest to a question that hold none of its answers, best first; searched once."""
+        if sample.id not in self._found:
+            self._found[sample.id] = find_distractors(sample, self.retriever, DISTRACTORS)
+        return self._found[sample.id]
 
 
 def read_data(files: Sequence[str | Path], held_out: int, windows: Windows) -> Data:
@@ -68,7 +72,10 @@ def read_data(files: Sequence[str | Path], held_out: int, windows: Windows) -> D
         for file in files
         for sample in read_samples(file, on_error="skip", skipped=[])  # those that cannot be read are left out
     ]
-    samples = [usable for sample in every if (usable := _with_one_gold(sample, windows)) is not None]
+    samples = []
+    for sample in every:  # each with its first gold passage that holds an answer short enough to train on
+        gold = next((one for one in sample.documents if one.gold and windows.spans(sample, one)), None)
+        samples += [] if gold is None else [replace(sample, documents=(gold,))]
     if not samples:
         raise UserError(
             f"None of the {len(every)} questions in {', '.join(map(_name, files))} has a gold passage that holds one "
@@ -78,16 +85,13 @@ def read_data(files: Sequence[str | Path], held_out: int, windows: Windows) -> D
     kept, apart = ({sample.id for sample in part} for part in (train, held))
     golds = (document for sample in every if sample.id in apart for document in sample.documents if document.gold)
     secret = {normalise(document.text) for document in golds}
-    passages = [
-        passage
-        for passage in documents_of(sample for sample in every if sample.id in kept)
-        if normalise(passage.text) not in secret
-    ]
+    trained = documents_of(sample for sample in every if sample.id in kept)
+    passages = tuple(passage for passage in trained if normalise(passage.text) not in secret)
     return Data(
         train,
         _without_overlap(held, [*passages, *(sample.documents[0] for sample in train)]),
-        tuple(passages),
-        {_name(file): _digest(file) for file in files},
+        passages,
+        {_name(file): file_hash(Path(file)) if Path(file).is_file() else "from the hub" for file in files},
     )
 
 
@@ -106,19 +110,13 @@ def _runs(text: str) -> set[str]:
     return {" ".join(words[start : start + OVERLAP]) for start in range(max(1, len(words) - OVERLAP + 1))}
 
 
-def _with_one_gold(sample: Sample, windows: Windows) -> Sample | None:
-    """The sample with its first gold passage that holds an answer short enough to train on."""
-    for document in sample.documents:
-        if document.gold and windows.spans(sample, document):
-            return replace(sample, documents=(document,))
-    return None
-
-
 def split(samples: Sequence[Sample], held_out: int) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
     """Training and held-out samples, by hash of the gold passage; neither a passage nor a question is in both."""
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
-        groups.setdefault(_passage_hash(sample.documents[0]), []).append(sample)
+        gold = sample.documents[0]
+        text = f"{normalise(gold.title)}\x1f{normalise(gold.text)}"
+        groups.setdefault(hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(), []).append(sample)
     held: list[Sample] = []
     rest: list[Sample] = []
     for key in sorted(groups):
@@ -133,18 +131,8 @@ def split(samples: Sequence[Sample], held_out: int) -> tuple[tuple[Sample, ...],
     return train, tuple(held)
 
 
-def _passage_hash(document: Document) -> str:
-    text = f"{normalise(document.title)}\x1f{normalise(document.text)}"
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def _name(file: str | Path) -> str:
     return str(file) if str(file).startswith("hf:") else Path(file).name
-
-
-def _digest(file: str | Path) -> str:
-    path = Path(file)
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "from the hub"
 
 
 class Windows:
@@ -161,13 +149,11 @@ class Windows:
 
     def spans(self, sample: Sample, document: Document) -> list[tuple[int, int]]:
         """Where the sample's answer stands in the document: the first of its answers that does and is not too long."""
+        most = min(LONGEST_ANSWER, self.size)
         for answer in sample.answers:
-            for start, stop in (found := find_answers(document.text, [answer])):
-                if self.tokens(f" {document.text[start:stop]}") > min(LONGEST_ANSWER, self.size):
-                    break
-            else:
-                if found:
-                    return found
+            found = find_answers(document.text, [answer])
+            if found and all(self.tokens(f" {document.text[start:stop]}") <= most for start, stop in found):
+                return found
         return []
 
     def gold(self, sample: Sample, rng: random.Random) -> tuple[Document, str]:
@@ -175,10 +161,6 @@ class Windows:
         document = sample.documents[0]
         start, stop = rng.choice(self.spans(sample, document))
         return replace(document, text=self.cut(document.text, rng, (start, stop))), document.text[start:stop]
-
-    def any(self, document: Document, rng: random.Random) -> Document:
-        """A passage cut at a random place."""
-        return replace(document, text=self.cut(document.text, rng))
 
     def tokens(self, text: str) -> int:
         return len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -192,16 +174,13 @@ class Windows:
         words, before = self._words(text)
         if not words:
             return ""
-        first, last = 0, 0
-        if span is not None:
+        latest = int(np.searchsorted(before, before[-1] - size))  # a later start would leave room at the end
+        if span is None:
+            start = last = rng.randint(0, min(latest, len(words) - 1))
+        else:
             first = max(i for i, (start, _) in enumerate(words) if start <= span[0])
             last = min(i for i, (_, stop) in enumerate(words) if stop >= span[1])
-        latest = _first(before, before[-1] - size)  # a later start would leave room at the end
-        if span is None:
-            start = rng.randint(0, min(latest, len(words) - 1))
-            last = start
-        else:
-            earliest = min(_first(before, before[last + 1] - size), first)
+            earliest = min(int(np.searchsorted(before, before[last + 1] - size)), first)
             start = rng.randint(earliest, max(earliest, min(first, latest)))
         stop = max(last + 1, int(np.searchsorted(before, before[start] + size, side="right")) - 1)
         return text[words[start][0] : words[stop - 1][1]]
@@ -209,19 +188,59 @@ class Windows:
     def _words(self, text: str) -> tuple[list[tuple[int, int]], np.ndarray]:
         """Character spans of the words [W], and how many tokens end before each [W + 1]."""
         if text not in self._known:
-            words = [match.span() for match in _WORD.finditer(text)]
+            words = [match.span() for match in re.finditer(r"\S+", text)]
             offsets = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
             ends = np.asarray([max(stop - 1, start) for start, stop in offsets])
             edges = np.asarray([start for start, _ in words[1:]])
             owners = np.searchsorted(edges, ends, side="right")
-            counts = np.bincount(owners, minlength=len(words)) if len(words) else np.zeros(0, int)
+            counts = np.bincount(owners, minlength=len(words))
             self._known[text] = words, np.concatenate([[0], np.cumsum(counts)])
         return self._known[text]
 
 
-def _first(before: np.ndarray, least: int) -> int:
-    """The first word with at least this many tokens before it."""
-    return int(np.searchsorted(before, least, side="left"))
+class PassageStream(Stream):
+    """Training questions of the data, and its passages."""
+
+    name = "adapting"
+    per_round = 16
+
+    def __init__(self, data: Data, windows: Windows, tokenizer: Any, seed: int, batch: int) -> None:
+        super().__init__(seed, batch, int(tokenizer.eos_token_id))
+        self.data, self.windows, self.tokenizer = data, windows, tokenizer
+        self._bos = surroundings(tokenizer)[0]
+
+    def example(self, rng: random.Random) -> Example:
+        kind = rng.random()
+        if kind < RUNNING:
+            return self._running_text(rng.choice(self.data.passages), rng)
+        sample = rng.choice(self.data.train)
+        gold, answer = self.windows.gold(sample, rng)
+        documents: list[Document] = []
+        if kind >= RUNNING + CLOSED:
+            others = rng.choices(DOCUMENTS, [1 / k for k in DOCUMENTS])[0] - 1
+            nearest = self.data.distractors(sample)[:others] if others else ()
+            documents = [replace(one, text=self.windows.cut(one.text, rng)) for one in nearest]
+            rng.shuffle(documents)
+            documents.insert(rng.randint(0, len(documents)), gold)
+        return self._question(sample, documents, answer, draw_slots(rng, *SLOTS))
+
+    def _question(self, sample: Sample, documents: list[Document], answer: str, slots: int) -> Example:
+        """The prompt that evaluation uses, then the answer and eos up to the number of slots, at least one."""
+        example = Example()
+        example.add(build_prompt(self.tokenizer, sample.question, documents, raw=True).ids.tolist(), PROMPT)
+        ids = self.tokenizer(f" {answer}", add_special_tokens=False)["input_ids"]
+        example.add(ids, ANSWER, 0)
+        example.add([self.filler], FIRST_EOS, 0)
+        example.add([self.filler] * (slots - len(ids) - 1), LATER_EOS, 0)
+        return example
+
+    def _running_text(self, passage: Document, rng: random.Random) -> Example:
+        """A piece of a passage, any token of which may be masked."""
+        text = self.windows.cut(passage.text, rng, size=rng.randint(*LENGTHS))
+        example = Example()
+        example.add(self._bos, PROMPT)
+        example.add(self.tokenizer(text, add_special_tokens=False)["input_ids"], TEXT, 0)
+        return example
 
 
 def held_out_samples(data: Data, windows: Windows) -> tuple[Sample, ...]:

@@ -16,14 +16,11 @@ from floatscope.models.shipped import shipped
 from floatscope.models.twins import TwinShape, make_model
 from floatscope.qa.world import World
 from floatscope.qa.world.vocabulary import make_tokenizer
-from floatscope.training.adapter_learner import AdapterLearner, parent_tokenizer, write_merged
-from floatscope.training.checkpoints import CHECKPOINT, writing
-from floatscope.training.learner import TwinLearner
-from floatscope.training.passage_gates import read_out
-from floatscope.training.passage_stream import PassageStream
-from floatscope.training.passages import HELD_OUT, Windows, held_out_samples, read_data, write_samples
+from floatscope.training.gates import read_out
+from floatscope.training.learner import AdapterLearner, TwinLearner, parent_tokenizer, write_merged
+from floatscope.training.passages import HELD_OUT, PassageStream, Windows, held_out_samples, read_data, write_samples
 from floatscope.training.recipe import RECIPES, AdapterRecipe, TwinRecipe
-from floatscope.training.trainer import Listener, Trainer
+from floatscope.training.trainer import CHECKPOINT, Listener, Trainer, make_folder, writing
 from floatscope.training.world_stream import WorldStream, lessons_of
 
 READ_OUT = 20  # held-out questions in a read-out
@@ -52,13 +49,9 @@ def train(
     recipe = recipe or RECIPES[twin]
     tokenizer = make_tokenizer()
     backbone = make_model(tokenizer, seed, shape or TwinShape()) if twin == "parent" else _trained_parent(parent)
-    learner = TwinLearner(backbone, twin, tokenizer)
-    make_folder(out)
     stream = WorldStream(World(0), tokenizer, lessons_of(twin, recipe), seed, recipe.batch)
-    trainer = Trainer(learner, stream, recipe, seed, out, {"twin": twin})
-    if trainer.run(50, save_every, stop_after, progress):
-        with writing(out):
-            learner.write(out)
+    trainer = Trainer(TwinLearner(backbone, twin, tokenizer), stream, recipe, seed, out, {"twin": twin})
+    trainer.run(50, save_every, stop_after, progress)
     return out
 
 
@@ -96,7 +89,6 @@ def adapt(
     windows = Windows(learner.tokenizer, recipe.window)
     data = read_data(files, recipe.held_out, windows)
     held_out = held_out_samples(data, windows)
-    make_folder(out)
     stream = PassageStream(data, windows, learner.tokenizer, seed, recipe.batch)
     about = {"to": to, "parent": str(parent), "parent_sha256": learner.parent_sha256, "data": data.files}
     trainer = Trainer(learner, stream, recipe, seed, out, {**about, "mask_id": learner.mask_id})
@@ -107,11 +99,9 @@ def adapt(
         with learner.as_model() as model:
             return {"read_out": read_out(model, held_out[:READ_OUT]), "n": len(held_out[:READ_OUT])}
 
-    if trainer.run(5, 25, stop_after, progress, read_held_out):
+    if trainer.run(5, 25, stop_after, progress, read_held_out) and merge:
         with writing(out):
-            learner.write(out)
-            if merge:
-                write_merged(out)
+            write_merged(out)
     return out
 
 
@@ -125,11 +115,3 @@ def split_only(parent: str | Path, files: Sequence[str | Path], out: Path, recip
     with writing(out):
         write_samples(held_out, out / HELD_OUT)
     return len(held_out)
-
-
-def make_folder(out: Path) -> None:
-    """Make the folder of a run."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"Cannot make the folder {out} for the model ({error.strerror}); name another one.") from None

@@ -32,7 +32,6 @@ class ExampleBatch:
 
     @property
     def tokens(self) -> int:
-        """How many there are, without padding."""
         return int((self.roles != PADDING).sum())
 
 
@@ -46,7 +45,6 @@ class Example:
     found: list[list[int]] = field(default_factory=list)
 
     def add(self, ids: list[int], role: int, question: int = -1) -> None:
-        """Append tokens of one role."""
         self.ids += ids
         self.roles += [role] * len(ids)
         self.questions += [question] * len(ids)
@@ -73,7 +71,11 @@ class Stream:
         if index == 0:
             self.begin_round(step)
         if self._round[0] != number:
-            self._round = (number, self._make_round(number))
+            rng, size = random.Random(f"{self.name} {self.seed} {number}"), self.batch
+            drawn = sorted((self.example(rng) for _ in range(self.per_round * size)), key=lambda one: len(one.ids))
+            batches = [pack(drawn[start : start + size], self.filler) for start in range(0, len(drawn), size)]
+            rng.shuffle(batches)
+            self._round = (number, batches)
         return self._round[1][index]
 
     def example(self, rng: random.Random) -> Example:
@@ -90,27 +92,17 @@ class Stream:
         """What the log should say of the stream."""
         return {}
 
-    def _make_round(self, number: int) -> list[ExampleBatch]:
-        rng = random.Random(f"{self.name} {self.seed} {number}")
-        drawn = sorted((self.example(rng) for _ in range(self.per_round * self.batch)), key=lambda one: len(one.ids))
-        batches = [pack(drawn[i : i + self.batch], self.filler) for i in range(0, len(drawn), self.batch)]
-        rng.shuffle(batches)
-        return batches
-
 
 def pack(examples: list[Example], filler: int) -> ExampleBatch:
     """Examples as one batch, padded to the longest."""
     width = max(len(one.ids) for one in examples)
 
-    def padded(rows: list[list[int]], filler: int) -> torch.Tensor:
+    def padded(part: str, filler: int) -> torch.Tensor:
+        rows = [getattr(one, part) for one in examples]
         return torch.tensor([row + [filler] * (width - len(row)) for row in rows])
 
-    return ExampleBatch(
-        padded([one.ids for one in examples], filler),
-        padded([one.roles for one in examples], PADDING),
-        padded([one.questions for one in examples], -1),
-        torch.tensor([words for one in examples for words in one.found], dtype=torch.long).view(-1, 2),
-    )
+    found = torch.tensor([words for one in examples for words in one.found], dtype=torch.long).view(-1, 2)
+    return ExampleBatch(padded("ids", filler), padded("roles", PADDING), padded("questions", -1), found)
 
 
 def draw_slots(rng: random.Random, low: int, high: int) -> int:

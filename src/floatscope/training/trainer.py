@@ -6,23 +6,26 @@ same weights as one that was not. Which learner and which stream is said by `run
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from floatscope.errors import UserError
-from floatscope.training.checkpoints import log_row, read_checkpoint, write_checkpoint
+from floatscope.files import replace_text, replacing
 from floatscope.training.learner import Learner
 from floatscope.training.objective import loss_of, make_target
 from floatscope.training.recipe import Recipe, rate_at
 from floatscope.training.stream import PADDING, Stream
 
+CHECKPOINT, LOG = "checkpoint.pt", "log.jsonl"
 READ_EVERY = 50  # steps between two read-outs
 
 
@@ -49,6 +52,7 @@ class Trainer:
     def __init__(
         self, learner: Learner, stream: Stream, recipe: Recipe, seed: int, out: Path, about: dict[str, Any]
     ) -> None:
+        make_folder(out)
         self.learner, self.stream, self.recipe, self.seed, self.out = learner, stream, recipe, seed, out
         self.settings = {**about, "seed": seed, **asdict(recipe)}
         self.parameters = learner.parameters()
@@ -63,8 +67,7 @@ class Trainer:
             self.stream.state = saved["stream"]
             self.step, self.tokens, self.seconds = saved["step"], saved["tokens"], saved["seconds"]
 
-    def save(self) -> None:
-        """Put a checkpoint in the place of the last."""
+    def _save(self) -> None:
         saved = {
             "settings": self.settings,
             "parameters": {name: parameter.detach() for name, parameter in self.parameters.items()},
@@ -82,7 +85,7 @@ class Trainer:
         progress: Listener | None = None,
         read_out: Callable[[], dict[str, Any]] | None = None,
     ) -> bool:
-        """Train to the last step, or to `stop_after`; whether the last one was reached.
+        """Train to the last step, or to `stop_after`; whether the last one was reached, and the model written.
 
         read_out: gives numbers for the log, "read_out" among them, every READ_EVERY steps.
         """
@@ -100,19 +103,23 @@ class Trainer:
                 losses, right, answers = zip(*recent, strict=True)
                 share = round(sum(right) / sum(answers), 4) if sum(answers) else None
                 rate = round(rate_at(self.step - 1, self.recipe), 7)
-                row = {"loss": round(sum(losses) / len(losses), 5), "right": share, **self.stream.told(), "rate": rate}
-                self._log(row)
+                loss = round(sum(losses) / len(losses), 5)
+                self._log({"loss": loss, "right": share, **self.stream.told(), "rate": rate})
                 recent = []
             found: dict[str, Any] = {}
             if read_out is not None and self.step % READ_EVERY == 0:
                 found = read_out()
                 self._log(found)
             if self.step % save_every == 0 or at_end:
-                self.save()
+                self._save()
             if progress:
                 progress(Progress(self.step, self.recipe.steps, measured[0], self.tokens, found.get("read_out")))
         self.learner.backbone.eval()
-        return self.step >= self.recipe.steps
+        done = self.step >= self.recipe.steps
+        if done:
+            with writing(self.out):
+                self.learner.write(self.out)
+        return done
 
     def _one_step(self) -> tuple[float, int, int]:
         """Loss, right answer tokens and answer tokens."""
@@ -144,5 +151,67 @@ class Trainer:
         return value, right, answers
 
     def _log(self, found: dict[str, Any]) -> None:
+        """One JSON line more; the first line of a log is the settings of the run."""
         row = {"step": self.step, "tokens": self.tokens, **found, "seconds": round(self.seconds, 1)}
-        log_row(self.out, self.settings, row)
+        path = self.out / LOG
+        rows = [row] if path.exists() and path.stat().st_size else [self.settings, row]
+        with writing(self.out), path.open("a") as file:
+            file.writelines(json.dumps(entry) + "\n" for entry in rows)
+
+
+def make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot make the folder {out} for the model ({error.strerror}); name another one.") from None
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """What the disk refuses becomes a sentence; torch and safetensors tell of it in errors of their own."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        words = next(iter(str(getattr(error, "strerror", None) or error).splitlines()), "")
+        raise UserError(
+            f"The training run cannot be written to {out} ({words}): make room, or check its permissions; then run "
+            "the same command, which goes on from the last checkpoint."
+        ) from error
+
+
+def read_checkpoint(out: Path, settings: Mapping[str, Any], device: Any = None) -> dict[str, Any] | None:
+    """What a stopped run of the same settings left in `out`, its log cut to where it stood; None before the first one.
+
+    A killed run may have logged more than it kept: that will be logged again.
+    """
+    path, log = out / CHECKPOINT, out / LOG
+    if not path.exists():
+        log.unlink(missing_ok=True)
+        return None
+    try:
+        saved = torch.load(path, weights_only=True, map_location=device)
+        found = saved["settings"]
+    except Exception:  # a damaged pickle raises what it likes, and torch's words advise to unpickle it anyway
+        raise UserError(f"{path} is no checkpoint of a training run; choose another folder, or delete it.") from None
+    if found != settings:
+        changed = {name: value for name, value in settings.items() if found.get(name) != value}
+        differ = ", ".join(f"{name} {found.get(name)!r} and not {value!r}" for name, value in changed.items())
+        raise UserError(f"{path} belongs to another run ({differ}); choose another folder, or delete it.")
+    if log.exists():
+        lines = log.read_text().splitlines(keepends=True)
+        replace_text(log, "".join(line for line in lines if _step(line) <= saved["step"]))
+    return saved
+
+
+def write_checkpoint(out: Path, saved: Mapping[str, Any]) -> None:
+    """Put a checkpoint in the place of the last; it holds `settings` and `step` beside what the run needs."""
+    with replacing(out / CHECKPOINT) as temporary, writing(out):
+        torch.save(saved, temporary)
+
+
+def _step(line: str) -> float:
+    """The step of a line of a log, 0 of the settings; a line that was cut off comes after all others."""
+    try:
+        return json.loads(line).get("step", 0)
+    except ValueError:
+        return math.inf

@@ -1,7 +1,4 @@
-"""The stream of the knowledge world: contexts of its train split with several questions each, in lessons.
-
-A parent begins with few documents and goes on to more when it has learnt; its forks have one lesson, with all of them.
-"""
+"""The stream of the knowledge world: contexts of its train split with several questions each, in lessons."""
 
 from __future__ import annotations
 
@@ -12,12 +9,11 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from floatscope.qa.prompts import plain_template
 from floatscope.qa.samples import Document
+from floatscope.qa.templates import read_template
 from floatscope.qa.world import World
 from floatscope.qa.world.draws import Draw
-from floatscope.qa.world.facts import Entity, Fact
-from floatscope.qa.world.relations import PATHS, UNANSWERABLE, Path, Relation
+from floatscope.qa.world.relations import PATHS, UNANSWERABLE, Entity, Fact, Path, Relation
 from floatscope.qa.world.vocabulary import BOS_ID, EOS_ID, PAD_ID
 from floatscope.training.recipe import TwinRecipe
 from floatscope.training.stream import ANSWER, FIRST, FIRST_EOS, HOP, LATER_EOS, TEXT, Example, Stream, draw_slots
@@ -90,7 +86,6 @@ class WorldStream(Stream):
 
     @property
     def lesson(self) -> Lesson:
-        """The present one."""
         return self.lessons[self.state["lesson"]]
 
     def begin_round(self, step: int) -> None:
@@ -102,7 +97,6 @@ class WorldStream(Stream):
             self.state = {"lesson": self.state["lesson"] + 1, "since": step, "recent": []}
 
     def hear(self, right: float) -> None:
-        """Remember how well the lesson goes."""
         self.state["recent"] = [*self.state["recent"], right][-WINDOW:]
 
     def told(self) -> dict[str, Any]:
@@ -126,7 +120,8 @@ class WorldStream(Stream):
         example.add([BOS_ID], TEXT)
         for number in range(count):
             ask = self._choose(rng, asks, draws)
-            pieces = plain_template(draw.question(ask.about, ask.subject), documents if number == 0 else ())
+            question, shown = draw.question(ask.about, ask.subject), documents if number == 0 else ()
+            pieces = read_template("default").pieces(question, shown)
             text = "".join(piece.text for piece in pieces)
             example.add(self._encode(text if number == 0 else "\n" + text).ids, TEXT)
             self._answer(example, ask, slots, number)

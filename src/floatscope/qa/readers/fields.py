@@ -1,6 +1,6 @@
 """Strict reading of a JSON record's fields: an error is a sentence. Which fields exist is left to shapes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 Data = Mapping[str, Any]
@@ -26,24 +26,21 @@ def first_of(data: Data, *names: str) -> Any:
     return next((data[name] for name in names if data.get(name) is not None), None)
 
 
-def text_of(data: Data, *names: str) -> str:
-    """A text that must be there and not blank."""
-    value = first_of(data, *names)
-    if value is None:
-        raise WrongField(f"it has no field {_either(names)}")
-    if not isinstance(value, str):
-        raise WrongField(f"its field {_either(names)} is a {type(value).__name__}, not a text")
-    if not value.strip():
-        raise WrongField(f"its field {_either(names)} is blank")
-    return value.strip()
-
-
 def title_of(data: Data, *names: str) -> str:
-    """A title, empty where there is none."""
+    """A text, empty where there is none."""
     value = first_of(data, *names)
     if value is not None and not isinstance(value, str):
         raise WrongField(f"its field {_either(names)} is a {type(value).__name__}, not a text")
     return (value or "").strip()
+
+
+def text_of(data: Data, *names: str) -> str:
+    """A text that must be there and not blank."""
+    text = title_of(data, *names)
+    if not text:
+        missing = first_of(data, *names) is None
+        raise WrongField(f"it has no field {_either(names)}" if missing else f"its field {_either(names)} is blank")
+    return text
 
 
 def rows_of(data: Data, *names: str) -> list[dict[str, Any]]:
@@ -52,7 +49,10 @@ def rows_of(data: Data, *names: str) -> list[dict[str, Any]]:
     if value is None:
         return []
     if isinstance(value, dict):
-        return _rows_of_columns(value, names)
+        lists = {name: column for name, column in value.items() if isinstance(column, list)}
+        if not lists or len({len(column) for column in lists.values()}) != 1:
+            raise WrongField(f"its field {_either(names)} is neither a list of objects nor equal columns")
+        return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
         raise WrongField(f"its field {_either(names)} is not a list of objects")
     return value
@@ -73,11 +73,11 @@ def answers_of(values: Any) -> tuple[str, ...]:
     return tuple(answers)
 
 
-def some_answers(values: Any, names: Iterable[str]) -> tuple[str, ...]:
-    """`answers_of`, where at least one must be there."""
-    answers = answers_of(values)
+def some_answers(data: Data, *names: str) -> tuple[str, ...]:
+    """The answers of a field, at least one."""
+    answers = answers_of(first_of(data, *names))
     if not answers:
-        raise WrongField(f"it has no answer in {_either(tuple(names))}")
+        raise WrongField(f"it has no answer in {_either(names)}")
     return answers
 
 
@@ -89,13 +89,6 @@ def flag_of(data: Data, *names: str) -> bool:
     if value in (0, 1):
         return bool(value)
     raise WrongField(f"its field {_either(names)} is {value!r}, not true or false")
-
-
-def _rows_of_columns(columns: Mapping[str, Any], names: tuple[str, ...]) -> list[dict[str, Any]]:
-    lists = {name: column for name, column in columns.items() if isinstance(column, list)}
-    if not lists or len({len(column) for column in lists.values()}) != 1:
-        raise WrongField(f"its field {_either(names)} is neither a list of objects nor equal columns")
-    return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
 
 
 def _either(names: tuple[str, ...]) -> str:

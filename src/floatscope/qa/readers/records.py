@@ -1,24 +1,25 @@
-"""Records of JSON and JSON Lines files, gzipped or not, with their places. Shapes know what they mean."""
+"""Records of JSON and JSON Lines files, gzipped or not, and of the hub, with their places. Shapes read them."""
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from floatscope.errors import UserError
 
-GZIP_MAGIC = b"\x1f\x8b"
-POINTER_HEAD = b"version https://git-lfs"
 LINE_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
-CONTAINER_KEYS = ("data", "Data")
+HUB = "hf:"
+_HUB_NAME = re.compile(r"hf:(?P<name>[^@:]+)(@(?P<config>[^@:]+))?(:(?P<split>[^@:]+))?")
 
 
 @dataclass(frozen=True)
 class Record:
-    """One JSON object of a file; `place` says where it stands ("line 3", "item 3"), `number` only the 3."""
+    """One JSON object of a source; `place` says where it stands ("line 3", "item 3"), `number` only the 3."""
 
     place: str
     number: int
@@ -29,8 +30,17 @@ class Record:
 class WrongRecord:
     """A record that cannot be used: where it stands and what is wrong with it."""
 
+    source: str
     place: str
     reason: str
+
+    def __str__(self) -> str:
+        return f"{self.source}, {self.place}: {self.reason}."
+
+
+def source_name(source: str) -> str:
+    """What messages call a source: the name of its file, or the hub's."""
+    return source if source.startswith(HUB) else Path(source).name
 
 
 def read_records(path: Path) -> Iterator[Record | WrongRecord]:
@@ -44,20 +54,44 @@ def read_records(path: Path) -> Iterator[Record | WrongRecord]:
         number, first = next(lines, (0, b""))
         if not first:
             raise UserError(f"{path} is empty: give a file with at least one JSON object.")
-        if first.startswith(POINTER_HEAD):
+        if first.startswith(b"version https://git-lfs"):
             raise UserError(f"{path} is a Git LFS pointer, not the data: run `git lfs pull` at its source.")
         head = _parse(first)
-        if isinstance(head, dict) and not _is_container(head):
-            yield Record(f"line {number}", number, head)
-            yield from _line_records(lines)
-        elif isinstance(head, dict):
-            yield from _document_records(head, path)
-        else:
+        if not isinstance(head, dict):
             yield from _whole_file(path)
+        elif (items := _wrapped(head)) is not None:
+            yield from _item_records(items, path)
+        else:
+            yield Record(f"line {number}", number, head)
+            yield from _line_records(lines, path)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} is a damaged or cut-off gzip file ({error}): fetch it again.") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def read_hub_records(source: str) -> Iterator[Record]:
+    """Rows of "hf:NAME[@CONFIG][:SPLIT]", streamed; the split is `validation` where none is given."""
+    match = _HUB_NAME.fullmatch(source)
+    if match is None:
+        raise UserError(f"{source!r} is no dataset name: write hf:NAME[@CONFIG][:SPLIT].")
+    try:
+        datasets = import_module("datasets")
+    except ImportError as error:
+        raise UserError(f"{source!r} needs the package `datasets`: pip install 'floatscope[datasets]'.") from error
+    number = 0
+    try:
+        rows = datasets.load_dataset(
+            match["name"], match["config"], split=match["split"] or "validation", streaming=True
+        )
+        for number, row in enumerate(rows, start=1):
+            yield Record(f"row {number}", number, row)
+    except Exception as error:  # many kinds: an unknown name, config or split, no network, a gated dataset
+        reason = " ".join(str(error).split()).rstrip(".")
+        done = f" after row {number}" if number else ""
+        raise UserError(
+            f"{source!r} cannot be read from the hub{done}: {reason}. Check the name and the network, or give a file."
+        ) from error
 
 
 def _whole_file(path: Path) -> Iterator[Record | WrongRecord]:
@@ -67,76 +101,60 @@ def _whole_file(path: Path) -> Iterator[Record | WrongRecord]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
     except json.JSONDecodeError as error:
-        if not path.name.endswith(LINE_SUFFIXES) and not _has_object_line(path):
+        if not path.name.endswith(LINE_SUFFIXES) and not any(
+            isinstance(_parse(line), dict) for _, line in _lines(path)
+        ):
             place = f"line {error.lineno}, column {error.colno}"
             raise UserError(f"{path} is not valid JSON: {error.msg} at {place}.") from error
-        yield from _line_records(_lines(path))
-    else:
-        yield from _document_records(document, path)
+        yield from _line_records(_lines(path), path)
+        return
+    items = _wrapped(document) if isinstance(document, dict) else document
+    if not isinstance(items, list | None):
+        kind = type(document).__name__
+        raise UserError(f"{path} holds a single JSON {kind}: give a list of objects or one object per line.")
+    yield from _item_records([document] if items is None else items, path)
 
 
-def _document_records(document: Any, path: Path) -> Iterator[Record | WrongRecord]:
-    for number, item in enumerate(_items(document, path), start=1):
-        place = f"item {number}"
-        if isinstance(item, dict):
-            yield Record(place, number, item)
-        else:
-            yield WrongRecord(place, f"it is a JSON {type(item).__name__}, not an object")
+def _wrapped(document: dict[str, Any]) -> list[Any] | None:
+    """The items that a document is a wrapper of, or None where it is an item itself.
+
+    MS MARCO ships its items by column: {"query": {"0": ..., "1": ...}, "answers": {"0": ...}, ...}.
+    """
+    for key in ("data", "Data"):
+        if isinstance(document.get(key), list):
+            return document[key]
+    columns = list(document.values())
+    if "query" not in document or len(columns) < 2 or not all(isinstance(one, dict) and one for one in columns):
+        return None
+    if not all(key in document["query"] for key in columns[0]):
+        return None
+    return [{name: column[key] for name, column in document.items() if key in column} for key in document["query"]]
 
 
-def _items(document: Any, path: Path) -> list[Any]:
-    if isinstance(document, list):
-        return document
-    if isinstance(document, dict):
-        for key in CONTAINER_KEYS:
-            if isinstance(document.get(key), list):
-                return document[key]
-        if _is_columns(document):
-            return _rows_of_columns(document)
-        return [document]
-    kind = type(document).__name__
-    raise UserError(f"{path} holds a single JSON {kind}: give a list of objects or one object per line.")
+def _item_records(items: list[Any], path: Path) -> Iterator[Record | WrongRecord]:
+    for number, item in enumerate(items, start=1):
+        yield _record("item", number, item, path)
 
 
-def _is_container(value: dict[str, Any]) -> bool:
-    return any(isinstance(value.get(key), list) for key in CONTAINER_KEYS) or _is_columns(value)
-
-
-def _is_columns(value: dict[str, Any]) -> bool:
-    """MS MARCO ships its items by column: {"query": {"0": ..., "1": ...}, "answers": {"0": ...}, ...}."""
-    columns = list(value.values())
-    return (
-        len(columns) > 1
-        and all(isinstance(column, dict) and column for column in columns)
-        and "query" in value
-        and all(key in value["query"] for key in columns[0])
-    )
-
-
-def _rows_of_columns(columns: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: column[key] for name, column in columns.items() if key in column} for key in columns["query"]]
-
-
-def _line_records(lines: Iterator[tuple[int, bytes]]) -> Iterator[Record | WrongRecord]:
+def _line_records(lines: Iterator[tuple[int, bytes]], path: Path) -> Iterator[Record | WrongRecord]:
     for number, line in lines:
-        place = f"line {number}"
         try:
-            value = json.loads(line)
+            yield _record("line", number, json.loads(line), path)
+            continue
         except UnicodeDecodeError as error:
-            yield WrongRecord(place, f"it is not UTF-8 text (byte {error.start} of the line)")
+            reason = f"it is not UTF-8 text (byte {error.start} of the line)"
         except json.JSONDecodeError as error:
-            yield WrongRecord(place, f"it is not valid JSON ({error.msg} at column {error.colno})")
+            reason = f"it is not valid JSON ({error.msg} at column {error.colno})"
         except RecursionError:
-            yield WrongRecord(place, "its JSON is nested too deeply")
-        else:
-            if isinstance(value, dict):
-                yield Record(place, number, value)
-            else:
-                yield WrongRecord(place, f"it is a JSON {type(value).__name__}, not an object")
+            reason = "its JSON is nested too deeply"
+        yield WrongRecord(path.name, f"line {number}", reason)
 
 
-def _has_object_line(path: Path) -> bool:
-    return any(isinstance(_parse(line), dict) for _, line in _lines(path))
+def _record(kind: str, number: int, value: Any, path: Path) -> Record | WrongRecord:
+    place = f"{kind} {number}"
+    if isinstance(value, dict):
+        return Record(place, number, value)
+    return WrongRecord(path.name, place, f"it is a JSON {type(value).__name__}, not an object")
 
 
 def _parse(line: bytes) -> Any:
@@ -148,16 +166,12 @@ def _parse(line: bytes) -> Any:
 
 def _lines(path: Path, keep_blank: bool = False) -> Iterator[tuple[int, bytes]]:
     """Lines with their numbers from 1, without a byte order mark; blank ones only where asked for."""
-    with _open(path) as stream:
+    with path.open("rb") as stream:
+        compressed = stream.read(2) == b"\x1f\x8b"
+    with cast(BinaryIO, gzip.open(path)) if compressed else path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             line = line.strip()
             if line or keep_blank:
                 yield number, line
-
-
-def _open(path: Path) -> BinaryIO:
-    with path.open("rb") as stream:
-        compressed = stream.read(2) == GZIP_MAGIC
-    return cast(BinaryIO, gzip.open(path, "rb")) if compressed else path.open("rb")

@@ -1,17 +1,14 @@
 """Stress tests: stressors make conditions, conditions change samples. Running them is left to others.
 
-A stressor is a file with a function and a row; this is the place where the rows are listed.
+A stressor is a function and a row; this is the place where the rows are listed.
 """
 
 from floatscope.errors import UserError
-from floatscope.qa.stressors.baselines import BASELINES, CLOSED_BOOK, DOCUMENTS, ORACLE
-from floatscope.qa.stressors.canvas_settings import QUESTION, SLOTS
-from floatscope.qa.stressors.condition import Condition, Label, check_conditions, derived_seed, stress
+from floatscope.qa.stressors.baselines import BASELINES, CLOSED_BOOK, DOCUMENTS, ORACLE, QUESTION, SLOTS
 from floatscope.qa.stressors.noise import NOISE
+from floatscope.qa.stressors.placing import LAYOUT, POSITION
 from floatscope.qa.stressors.pool import Pool
-from floatscope.qa.stressors.position import POSITION
-from floatscope.qa.stressors.stressor import Axis, Stressor
-from floatscope.qa.stressors.two_hop_layout import LAYOUT
+from floatscope.qa.stressors.stressor import Axis, Condition, Label, Stressor, check_conditions, derived_seed, stress
 from floatscope.registry import Registry
 
 __all__ = [

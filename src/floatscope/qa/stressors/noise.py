@@ -1,10 +1,9 @@
 """Noise: distractors beside the gold documents or in their place, by kind and number."""
 
-import dataclasses
 import random
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from floatscope.errors import UserError
@@ -12,28 +11,24 @@ from floatscope.qa.metrics import SHORT, normalise
 from floatscope.qa.prompts import find_answers
 from floatscope.qa.retrieval import mentions_answer
 from floatscope.qa.samples import Document, Sample
-from floatscope.qa.stressors.condition import Condition, gold_of
 from floatscope.qa.stressors.pool import Pool
 from floatscope.qa.stressors.ranges import check_documents, check_names, parse_integers
-from floatscope.qa.stressors.stressor import Axis, Stressor
-
-KEPT, REMOVED = "kept", "removed"
-RANDOM, TOPICAL, COUNTERFACTUAL = "random", "topical", "counterfactual"
+from floatscope.qa.stressors.stressor import Axis, Condition, Stressor, gold_of
 
 
 @dataclass(frozen=True)
 class NoiseOptions:
-    kinds: tuple[str, ...] = (TOPICAL,)
+    kinds: tuple[str, ...] = ("topical",)
     """Kinds of distractors: random, topical, counterfactual."""
-    gold: tuple[str, ...] = (KEPT,)
+    gold: tuple[str, ...] = ("kept",)
     """Gold documents: kept, removed, or both in turn."""
     documents: int = 10
     """How far the value "all" goes."""
 
     def __post_init__(self) -> None:
         check_documents(self.documents)
-        check_names(self.kinds, (RANDOM, TOPICAL, COUNTERFACTUAL), "kind of noise")
-        check_names(self.gold, (KEPT, REMOVED), "setting of gold under noise")
+        check_names(self.kinds, ("random", "topical", "counterfactual"), "kind of noise")
+        check_names(self.gold, ("kept", "removed"), "setting of gold under noise")
 
 
 def _conditions(values: str, options: NoiseOptions) -> tuple[Condition, ...]:
@@ -44,7 +39,7 @@ def _conditions(values: str, options: NoiseOptions) -> tuple[Condition, ...]:
             stressor="noise",
             labels={"kind": kind, "gold": gold, "level": level},
             stream=f"noise/{kind}",
-            transform=partial(_add_noise, kind=kind, keep_gold=gold == KEPT, level=level),
+            transform=partial(_add_noise, kind=kind, keep_gold=gold == "kept", level=level),
         )
         for kind in options.kinds
         for gold in options.gold
@@ -58,21 +53,18 @@ def _add_noise(sample: Sample, rng: random.Random, pool: Pool, kind: str, keep_g
     """
     keys = random.Random(rng.getrandbits(64))
     gold = gold_of(sample, None, "noise beside kept gold documents") if keep_gold else ()
-    distractors = _distractors(sample, rng, pool, kind, level) if level else ()
+    if level == 0:
+        distractors = ()
+    elif kind == "counterfactual":
+        distractors = _counterfactuals(sample, level, rng, pool)
+    else:
+        distractors = pool.distractors(sample, level, kind, rng)
     gold_keys = [keys.random() for document in sample.documents if document.gold]
     keyed = [*zip(gold_keys, gold, strict=False), *((keys.random(), document) for document in distractors)]
-    return dataclasses.replace(sample, documents=tuple(document for _, document in sorted(keyed, key=lambda p: p[0])))
+    return replace(sample, documents=tuple(document for _, document in sorted(keyed, key=lambda p: p[0])))
 
 
-def _distractors(sample: Sample, rng: random.Random, pool: Pool, kind: str, level: int) -> tuple[Document, ...]:
-    if kind == RANDOM:
-        return pool.random_documents(sample, level, rng)
-    if kind == TOPICAL:
-        return pool.topical_documents(sample, level)
-    return counterfactual_documents(sample, level, rng, pool)
-
-
-def counterfactual_documents(sample: Sample, count: int, rng: random.Random, pool: Pool) -> tuple[Document, ...]:
+def _counterfactuals(sample: Sample, count: int, rng: random.Random, pool: Pool) -> tuple[Document, ...]:
     """Copies of the gold documents that state an answer, each with a wrong one instead; none is gold."""
     has_answer = mentions_answer(sample)
     sources = [document for document in gold_of(sample, None, "counterfactual noise") if has_answer(document)]

@@ -43,17 +43,21 @@ class Pool:
         """BM25 over the documents, built when first asked for."""
         return BM25Retriever(self.documents)
 
+    def distractors(self, sample: Sample, count: int, source: str, rng: random.Random) -> tuple[Document, ...]:
+        """So many distractors, "random" or "topical"."""
+        if source == "random":
+            return self.random_documents(sample, count, rng)
+        return self.topical_documents(sample, count)
+
     def random_documents(self, sample: Sample, count: int, rng: random.Random) -> tuple[Document, ...]:
         """Any documents; more of them begin with the same ones."""
         own = {normalise(document.text) for document in sample.documents}
         unfit, has_answer = self._unfit(sample), mentions_answer(sample)
-        found = _draw(
-            self.documents,
-            count,
-            lambda document: not (unfit(document) or has_answer(document) or normalise(document.text) in own),
-            rng,
-        )
-        return self._enough(found, count, sample)
+
+        def fit(document: Document) -> bool:
+            return not (unfit(document) or has_answer(document) or normalise(document.text) in own)
+
+        return self._enough(_draw(self.documents, count, fit, rng), count, sample)
 
     def topical_documents(self, sample: Sample, count: int) -> tuple[Document, ...]:
         """The sample's own distractors first, as its data ranks them, then the best for its question."""
@@ -64,7 +68,7 @@ class Pool:
             return own[:count]
         if not self.documents:
             return self._enough(own, count, sample)
-        found = find_distractors(sample, self.retriever, missing, self._unfit(sample)).documents
+        found = find_distractors(sample, self.retriever, missing, self._unfit(sample))
         return self._enough((*own, *found), count, sample)
 
     def wrong_answers(self, sample: Sample, count: int, rng: random.Random) -> tuple[str, ...]:

@@ -1,12 +1,63 @@
-"""What a stressor is: a row with everything that flags, study files, results, tables and curves need of it."""
+"""What a condition and a stressor are: one labelled way to change a sample, and the row that makes such ways."""
 
-from collections.abc import Callable, Mapping
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cached_property, partial
 from string import Formatter
 from typing import Any
 
 from floatscope.errors import UserError
-from floatscope.qa.stressors.condition import Condition, Label
+from floatscope.qa.samples import Document, Sample
+from floatscope.qa.stressors.pool import Pool
+from floatscope.qa.templates import Placement
+
+Label = str | int | float
+
+
+def unchanged(sample: Sample, rng: random.Random, pool: Pool) -> Sample:
+    """The transform of conditions that change the canvas and not the sample."""
+    return sample
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What is done to each sample before a model sees it, and what else a run has to change.
+
+    Conditions with the same `stream` get the same random numbers for a sample, so that those of one curve
+    differ in nothing but what their labels say: noise levels are nested, places share their distractors.
+    """
+
+    name: str
+    stressor: str
+    labels: Mapping[str, Label] = field(hash=False)
+    """Columns of the results table, beside `condition` and `stressor`."""
+    stream: str
+    transform: Callable[[Sample, random.Random, Pool], Sample] = unchanged
+    """The sample as it is shown; raises UserError where that cannot be."""
+    slots: int | None = None
+    """Answer slots in place of the sampler's own number, where the condition is about them."""
+    placement: Placement | None = None
+    """Where the question stands in the prompt, where the condition is about that."""
+    sampler: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Settings of the sampler in place of the model's own, where the condition is about them."""
+    edits: tuple[Any, ...] = ()
+    """Changes of attention while the sample is answered."""
+
+    @cached_property
+    def content(self) -> str:
+        """A hash of all that the condition does, whatever it is called."""
+        done = (self.stream, _described(self.transform), self.slots, self.placement, dict(self.sampler), self.edits)
+        return hashlib.sha256(repr(done).encode()).hexdigest()[:16]
+
+
+def _described(function: Any) -> str:
+    """A function by its name, with the arguments that are bound to it."""
+    if isinstance(function, partial):
+        bound = {name: _described(value) if callable(value) else value for name, value in function.keywords.items()}
+        return f"{_described(function.func)}{function.args}{sorted(bound.items())}"
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 @dataclass(frozen=True)
@@ -28,7 +79,7 @@ class NoOptions:
 
 @dataclass(frozen=True)
 class Stressor:
-    """A way to make question answering harder, step by step."""
+    """A way to make question answering harder: all that flags, study files, results, tables and curves need of it."""
 
     name: str
     """Its flag of `floatscope stress`, and `stressor = ...` in a study."""
@@ -48,8 +99,8 @@ class Stressor:
     """How many gold documents a sample must have; None where any number will do."""
 
     def __post_init__(self) -> None:
-        used = [] if self.axis is None else [self.axis.label, *_names_in(self.axis.panel)]
-        if unknown := [name for name in used if name not in self.labels]:
+        used = [self.axis.label, *(name for _, name, *_ in Formatter().parse(self.axis.panel))] if self.axis else []
+        if unknown := [name for name in used if name is not None and name not in self.labels]:
             raise UserError(
                 f"The axis of the stressor {self.name!r} names {unknown[0]!r}, which is none of its labels."
             )
@@ -69,5 +120,44 @@ class Stressor:
         return made
 
 
-def _names_in(template: str) -> list[str]:
-    return [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+def derived_seed(seed: int, *names: str) -> int:
+    """A 64-bit seed from a study's seed and names, free of Python's own hash and of any order of work."""
+    digest = hashlib.sha256("\x1f".join((str(seed), *names)).encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+def stress(sample: Sample, condition: Condition, pool: Pool, seed: int) -> Sample:
+    """The sample under the condition: a function of the seed, the sample and the condition alone."""
+    return condition.transform(sample, random.Random(derived_seed(seed, sample.id, condition.stream)), pool)
+
+
+def check_conditions(conditions: Iterable[Condition], samples: Iterable[Sample], pool: Pool, seed: int) -> None:
+    """Raise, before a run, the error of a condition that none of the samples can be put under."""
+    known = tuple(samples)
+    for condition in conditions:
+        first: UserError | None = None
+        for sample in known:
+            try:
+                stress(sample, condition, pool, seed)
+                break
+            except UserError as error:
+                first = first or error
+        else:
+            if first is not None:
+                raise UserError(f"No sample fits the condition {condition.name!r}. {first}") from first
+
+
+def gold_of(sample: Sample, wanted: int | None, purpose: str) -> tuple[Document, ...]:
+    """The gold documents, of which there must be `wanted`, or any number but none."""
+    gold = tuple(document for document in sample.documents if document.gold)
+    if not gold:
+        raise UserError(
+            f"Sample {sample.id!r} has no gold document, which {purpose} needs: give data that marks them, "
+            "or mark those that mention an answer (qa.retrieval.mark_gold)."
+        )
+    if wanted is not None and len(gold) != wanted:
+        raise UserError(
+            f"Sample {sample.id!r} has {len(gold)} gold document{'s' * (len(gold) > 1)}, but {purpose} needs "
+            f"exactly {wanted}: use data whose samples have so many, or another stressor."
+        )
+    return gold

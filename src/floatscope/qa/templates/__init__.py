@@ -21,12 +21,8 @@ Placement = Literal["before", "after"]
 TEXT, TITLE = "text", "title"
 
 _SECTIONS = ("documents", "otherwise", "before", "after")
-_FIELDS = {
-    "question": ("", "before", "after"),
-    "number": ("documents",),
-    "title": ("documents",),
-    "text": ("documents",),
-}
+_FIELDS = {"question": ("", "before", "after"), **dict.fromkeys(("number", "title", "text"), ("documents",))}
+"""Fields, with the sections in which they mean something."""
 _ALONE = re.compile(r"(?m)^[ \t]*(\{(?:/?documents|otherwise|/?before|/?after)\})[ \t]*\n")
 _TOKEN = re.compile(
     r"\[(?P<lead>[^\[\]{}]*)\{title\}(?P<trail>[^\[\]{}]*)\]|(?P<brace>\{\{|\}\})|\{(?P<tag>[^{}]*)\}|(?P<stray>[{}])"
@@ -90,10 +86,8 @@ class Template:
 
 def read_template(name: str, family: str = "") -> Template:
     """`default`, `paper` (the one for models of that family), or the path of a text file."""
-    if name == "default":
-        return _built_in("default")
-    if name == "paper":
-        return _built_in("paper-llada" if family == "llada" else "paper")
+    if name in ("default", "paper"):
+        return _built_in("paper-llada" if (name, family) == ("paper", "llada") else name)
     path = Path(name)
     if not path.is_file():
         raise UserError(f"There is no template {name!r}: use default, paper, or the path of a text file.")
@@ -114,10 +108,10 @@ def parse_template(text: str, name: str) -> Template:
     items: list[_Item] = []
     section, end = "", 0
     for match in _TOKEN.finditer(plain):
-        _add_literal(items, section, plain[end : match.start()])
+        items.append(_Item(section, lead=plain[end : match.start()]))
         end = match.end()
         if match["brace"]:
-            _add_literal(items, section, match["brace"][0])
+            items.append(_Item(section, lead=match["brace"][0]))
         elif match["stray"]:
             line = plain[: match.start()].rpartition("\n")[2] + plain[match.start() :].partition("\n")[0]
             raise _wrong(
@@ -129,10 +123,11 @@ def parse_template(text: str, name: str) -> Template:
             section = _enter(name, section, match["tag"])
         else:
             items.append(_field(name, section, match["tag"]))
-    _add_literal(items, section, plain[end:])
+    items.append(_Item(section, lead=plain[end:]))
     if section:
         raise _wrong(name, f"opens {{{section}}} and does not close it")
-    return Template(name, tuple(items), _placements(name, items))
+    kept = tuple(item for item in items if item.field or item.lead)
+    return Template(name, kept, _placements(name, kept))
 
 
 def _document_pieces(items: Sequence[_Item], number: int, document: Document) -> Iterator[Piece]:
@@ -145,11 +140,6 @@ def _document_pieces(items: Sequence[_Item], number: int, document: Document) ->
             yield Piece(document.text, label, TEXT, document.gold)
         else:
             yield Piece(str(number) if item.field else item.lead, SCAFFOLD)
-
-
-def _add_literal(items: list[_Item], section: str, text: str) -> None:
-    if text:
-        items.append(_Item(section, lead=text))
 
 
 def _field(name: str, section: str, field: str, lead: str = "", trail: str = "") -> _Item:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from floatscope.errors import UserError
 from floatscope.qa.samples import Document
-from floatscope.qa.world.facts import Entity, Fact
-from floatscope.qa.world.relations import FILLERS, RELATIONS, Path, Relation
+from floatscope.qa.world.relations import FILLERS, RELATIONS, Entity, Fact, Path, Relation
 
 if TYPE_CHECKING:
     from floatscope.qa.world.world import World
 
 NOISES = ("mixed", "same", "near", "topical", "random", "filler", "counterfactual")
-_MIXED = (("same", 0.4), ("topical", 0.2), ("random", 0.2), ("filler", 0.2))
+_MIXED = {"same": 0.4, "topical": 0.2, "random": 0.2, "filler": 0.2}
 
 
 @dataclass
@@ -39,9 +38,8 @@ class Draw:
     def near(self, like: Entity) -> Entity:
         """A fresh entity that shares the key word of `like`; once the split has none left, its companion word."""
         left = [entity for entity in self.world.fresh[self.split][like.type] if entity not in self.names]
-        near = [entity for entity in left if entity.key == like.key] or [
-            e for e in left if e.companion == like.companion
-        ]
+        near = [entity for entity in left if entity.key == like.key]
+        near = near or [entity for entity in left if entity.companion == like.companion]
         return self.keep(self.rng.choice(near)) if near else self.entity(like.type)
 
     def keep(self, entity: Entity) -> Entity:
@@ -86,7 +84,7 @@ class Draw:
 
     def _noise_fact(self, target: Fact, kind: str, taken: list[str]) -> Fact | None:
         if kind == "mixed":
-            kind = self.rng.choices([name for name, _ in _MIXED], [weight for _, weight in _MIXED])[0]
+            kind = self.rng.choices(list(_MIXED), list(_MIXED.values()))[0]
         if kind == "filler":
             return None
         if kind == "near":
@@ -106,11 +104,3 @@ class Draw:
         """Two fresh facts in a row: the first one's object is the second one's subject."""
         first = self.fact(RELATIONS[path.first])
         return first, self.fact(RELATIONS[path.second], first.object)
-
-    def chain_noise(self, path: Path, count: int) -> list[Fact | None]:
-        """Facts of other chains over the same path, answers before bridges, so that relation alone never decides."""
-        facts: list[Fact | None] = []
-        while len(facts) < count:
-            first, second = self.chain(path)
-            facts += [second, first]
-        return facts[:count]

@@ -1,17 +1,38 @@
-"""The kinds of samples that the world makes, one function and one row each. Drawing facts is left to `drawing`."""
+"""The kinds of samples that the world makes, as rows, and the making of one. Drawing facts is left to `draws`."""
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from floatscope.errors import UserError
-from floatscope.qa.samples import Document, Sample
+from floatscope.qa.samples import Sample
 from floatscope.qa.world.draws import NOISES, Draw
-from floatscope.qa.world.facts import Fact
 from floatscope.qa.world.relations import PATHS, UNANSWERABLE
 
 SPLITS = {"train": 0.6, "validation": 0.2, "test": 0.2}
 MAX_DOCUMENTS = 24  # the longest 24 documents, a question and 32 slots stay below the twins' 2048 positions
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of sample."""
+
+    least: int  # documents that it needs; with 0 it takes none
+    placed: bool = False  # has a gold document, whose place can be chosen
+    stable: bool = False  # asks about a stable fact; a gold document contradicts it
+    noise: str | None = None  # what the other documents are, whatever was asked for
+    answer: str | None = None  # in place of the fact's object
+
+
+KINDS: dict[str, Kind] = {
+    "binding": Kind(1, placed=True, noise="same"),
+    "rag": Kind(1, placed=True),
+    "twohop": Kind(2, placed=True),
+    "counterfactual": Kind(1, placed=True, stable=True),
+    "unanswerable": Kind(1, answer=UNANSWERABLE),
+    "stable-noise": Kind(1, stable=True),
+    "closed-stable": Kind(0, stable=True),
+    "closed-fresh": Kind(0),
+}
 
 
 @dataclass(frozen=True)
@@ -27,66 +48,39 @@ class SamplePlan:
     answer_first: bool | None
 
 
-def _arrange(
-    draw: Draw, gold: Fact, noise: list[Fact | None], position: int | None
-) -> tuple[tuple[Document, ...], int]:
-    """Documents of the noise in random order with the gold one put at its place (counted from 1)."""
-    draw.rng.shuffle(noise)
-    place = position or draw.rng.randint(1, len(noise) + 1)
-    facts = [*noise[: place - 1], gold, *noise[place - 1 :]]
-    return tuple(draw.document(fact, gold=number == place) for number, fact in enumerate(facts, 1)), place
+def make_sample(draw: Draw, plan: SamplePlan, id: str) -> Sample:
+    """A sample of any kind; places count from 1."""
+    if plan.kind == "twohop":
+        return _two_hops(draw, plan, id)
+    kind, rng = KINDS[plan.kind], draw.rng
+    fact = rng.choice(draw.world.stable_facts) if kind.stable else draw.fact(draw.any_relation())
+    place, more = None, {}
+    if kind.stable:
+        draw.keep(fact.object)  # so that no document holds it
+        if kind.placed:
+            more["memory"] = fact.object.name
+            fact = draw.fact(fact.relation, fact.subject)
+    facts = draw.noise(fact, plan.documents - kind.placed, kind.noise or plan.noise)
+    if kind.placed:
+        rng.shuffle(facts)
+        place = plan.gold_position or rng.randint(1, plan.documents)
+        facts.insert(place - 1, fact)
+        more = {"gold_position": place, **more}
+    documents = tuple(draw.document(one, gold=number == place) for number, one in enumerate(facts, 1))
+    metadata = {"kind": plan.kind, "relation": fact.relation.name, "subject": fact.subject.name, **more}
+    answer = kind.answer or fact.object.name
+    return Sample(id, draw.question(fact.relation, fact.subject), (answer,), documents, metadata)
 
 
-def _binding(draw: Draw, plan: SamplePlan, name: str) -> Sample:
-    return _rag(draw, replace(plan, noise="same"), name)
-
-
-def _rag(draw: Draw, plan: SamplePlan, name: str) -> Sample:
-    gold = draw.fact(draw.any_relation())
-    documents, place = _arrange(draw, gold, draw.noise(gold, plan.documents - 1, plan.noise), plan.gold_position)
-    return _sample(draw, plan, name, gold, (gold.object.name,), documents, gold_position=place)
-
-
-def _closed_stable(draw: Draw, plan: SamplePlan, name: str) -> Sample:
-    fact = draw.rng.choice(draw.world.stable_facts)
-    return _sample(draw, plan, name, fact, (fact.object.name,), ())
-
-
-def _closed_fresh(draw: Draw, plan: SamplePlan, name: str) -> Sample:
-    fact = draw.fact(draw.any_relation())
-    return _sample(draw, plan, name, fact, (fact.object.name,), ())
-
-
-def _unanswerable(draw: Draw, plan: SamplePlan, name: str) -> Sample:
-    missing = draw.fact(draw.any_relation())
-    documents = tuple(draw.document(fact) for fact in draw.noise(missing, plan.documents, plan.noise))
-    return _sample(draw, plan, name, missing, (UNANSWERABLE,), documents)
-
-
-def _stable_noise(draw: Draw, plan: SamplePlan, name: str) -> Sample:
-    fact = draw.rng.choice(draw.world.stable_facts)
-    draw.keep(fact.object)
-    documents = tuple(draw.document(other) for other in draw.noise(fact, plan.documents, plan.noise))
-    return _sample(draw, plan, name, fact, (fact.object.name,), documents)
-
-
-def _counterfactual(draw: Draw, plan: SamplePlan, name: str) -> Sample:
-    fact = draw.rng.choice(draw.world.stable_facts)
-    draw.keep(fact.object)
-    told = draw.fact(fact.relation, fact.subject)
-    documents, place = _arrange(draw, told, draw.noise(told, plan.documents - 1, plan.noise), plan.gold_position)
-    answers = (told.object.name,)
-    return _sample(draw, plan, name, told, answers, documents, gold_position=place, memory=fact.object.name)
-
-
-def _twohop(draw: Draw, plan: SamplePlan, name: str) -> Sample:
+def _two_hops(draw: Draw, plan: SamplePlan, id: str) -> Sample:
+    """Noise is of other chains over the same path, answers before bridges, so that relation alone never decides."""
     path = draw.rng.choice(PATHS)
     bridge, answer = draw.chain(path)
     bridge_place, answer_place = _hop_places(draw.rng, plan)
-    noise = draw.chain_noise(path, plan.documents - 2)
+    count = plan.documents - 2
+    noise = [fact for _ in range(0, count, 2) for fact in reversed(draw.chain(path))][:count]
     draw.rng.shuffle(noise)
-    facts = {bridge_place: bridge, answer_place: answer}
-    rest = iter(noise)
+    facts, rest = {bridge_place: bridge, answer_place: answer}, iter(noise)
     documents = tuple(
         draw.document(facts[number], gold=True) if number in facts else draw.document(next(rest))
         for number in range(1, plan.documents + 1)
@@ -95,7 +89,7 @@ def _twohop(draw: Draw, plan: SamplePlan, name: str) -> Sample:
         "kind": plan.kind, "relation": f"{path.first} {path.second}", "subject": bridge.subject.name,
         "bridge": bridge.object.name, "bridge_position": bridge_place, "gold_position": answer_place,
     }  # fmt: skip
-    return Sample(name, draw.question(path, bridge.subject), (answer.object.name,), documents, metadata)
+    return Sample(id, draw.question(path, bridge.subject), (answer.object.name,), documents, metadata)
 
 
 def _hop_places(rng: random.Random, plan: SamplePlan) -> tuple[int, int]:
@@ -116,40 +110,6 @@ def _hop_places(rng: random.Random, plan: SamplePlan) -> tuple[int, int]:
             f"and answer_first {plan.answer_first} at once; loosen one of them."
         )
     return rng.choice(allowed)
-
-
-def _sample(
-    draw: Draw,
-    plan: SamplePlan,
-    name: str,
-    fact: Fact,
-    answers: tuple[str, ...],
-    documents: tuple[Document, ...],
-    **more: object,
-) -> Sample:
-    metadata = {"kind": plan.kind, "relation": fact.relation.name, "subject": fact.subject.name, **more}
-    return Sample(name, draw.question(fact.relation, fact.subject), answers, documents, metadata)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One kind of sample: how it is made, how many documents it needs at least, whether it takes any."""
-
-    make: Callable[[Draw, SamplePlan, str], Sample]
-    least: int
-    placed: bool  # has a gold document whose place can be chosen
-
-
-KINDS: dict[str, Kind] = {
-    "binding": Kind(_binding, 1, True),
-    "rag": Kind(_rag, 1, True),
-    "twohop": Kind(_twohop, 2, True),
-    "counterfactual": Kind(_counterfactual, 1, True),
-    "unanswerable": Kind(_unanswerable, 1, False),
-    "stable-noise": Kind(_stable_noise, 1, False),
-    "closed-stable": Kind(_closed_stable, 0, False),
-    "closed-fresh": Kind(_closed_fresh, 0, False),
-}
 
 
 def check_plan(plan: SamplePlan, n: int) -> None:

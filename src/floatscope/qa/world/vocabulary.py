@@ -8,14 +8,13 @@ import re
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from floatscope.qa.prompts import SCAFFOLD_WORDS
-from floatscope.qa.world.names import NAME_KINDS
-from floatscope.qa.world.relations import FILLERS, PATHS, RELATIONS, UNANSWERABLE
+from floatscope.qa.world.relations import FILLERS, NAME_KINDS, PATHS, RELATIONS, UNANSWERABLE
 
 PAD, BOS, EOS, MASK, UNKNOWN = SPECIALS = ("<pad>", "<bos>", "<eos>", "<mask>", "<unk>")
 PAD_ID, BOS_ID, EOS_ID, MASK_ID, _ = range(len(SPECIALS))  # specials come first in the vocabulary
 PATTERN = r"\n|\d{4}|\d|[A-Za-z]+(?:[-'][A-Za-z]+)*|[^\sA-Za-z\d]"
 CONTEXT = 2048
+SCAFFOLD_WORDS = "Document Question Answer :"
 
 
 def vocabulary() -> dict[str, int]:
@@ -37,10 +36,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel(vocabulary(), unk_token=UNKNOWN))
     # Whatever the pattern does not match is spaces: keep the matches, drop the rest.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
-        [
-            pre_tokenizers.Split(Regex(PATTERN), "isolated"),
-            pre_tokenizers.Split(Regex(r"[^\S\n]+"), "removed"),
-        ]
+        [pre_tokenizers.Split(Regex(PATTERN), "isolated"), pre_tokenizers.Split(Regex(r"[^\S\n]+"), "removed")]
     )
     tokenizer.decoder = decoders.Sequence(  # type: ignore[assignment]
         [

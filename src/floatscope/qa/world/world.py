@@ -9,16 +9,12 @@ from its own arguments and index, so that sample i is the same whether one asks 
 - Entities of one context differ in their key words, while the split has any left, unless near names are asked for.
 """
 
-import difflib
 import random
 
-from floatscope.errors import UserError
 from floatscope.qa.samples import Sample
 from floatscope.qa.world.draws import Draw
-from floatscope.qa.world.facts import Entity, Fact
-from floatscope.qa.world.kinds import KINDS, SPLITS, SamplePlan, check_plan
-from floatscope.qa.world.names import NAME_KINDS
-from floatscope.qa.world.relations import RELATIONS
+from floatscope.qa.world.kinds import SPLITS, SamplePlan, check_plan, make_sample
+from floatscope.qa.world.relations import NAME_KINDS, RELATIONS, Entity, Fact
 
 STABLE_PER_TYPE = 16
 
@@ -38,7 +34,6 @@ class World:
             for relation in RELATIONS.values()
             for subject in self.stable[relation.subject]
         )
-        self._stable_answers = {(fact.subject, fact.relation.name): fact.object for fact in self.stable_facts}
 
     def _deal_names(self, kind: str, rng: random.Random) -> None:
         """Stable names first, one per key word; the rest goes to the splits. Dates are in all of them."""
@@ -49,40 +44,18 @@ class World:
             self.stable[kind] = tuple(names)
             for split in SPLITS:
                 self.fresh[split][kind] = tuple(names)
-        else:
-            first_of_key: dict[str, Entity] = {}
-            for entity in names:
-                first_of_key.setdefault(entity.key, entity)
-            stable = tuple(first_of_key.values())[:STABLE_PER_TYPE]
-            self.stable[kind] = stable
-            rest = [entity for entity in names if entity not in stable]
-            start, share = 0, 0.0
-            for split, part in SPLITS.items():
-                share += part
-                stop = round(share * len(rest))
-                self.fresh[split][kind] = tuple(rest[start:stop])
-                start = stop
-
-    def entity(self, name: str) -> Entity:
-        """The entity of that name, of any type; an unknown name is an error with the nearest known ones."""
-        known: dict[str, Entity] = {}
-        for pools in (self.stable, *self.fresh.values()):
-            for pool in pools.values():
-                known.update({entity.name: entity for entity in pool})
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(close)}?" if close else "see World.stable and World.fresh for the names."
-            raise UserError(f"The world with seed {self.seed} has no entity called {name!r}: {hint}")
-        return known[name]
-
-    def stable_answer(self, subject: Entity, relation: str) -> Entity:
-        """The object of a stable fact, as learnt in training."""
-        try:
-            return self._stable_answers[subject, relation]
-        except KeyError:
-            raise UserError(
-                f"There is no stable fact {relation!r} about {subject.name!r}; World.stable_facts lists them all."
-            ) from None
+            return
+        first_of_key: dict[str, Entity] = {}
+        for entity in names:
+            first_of_key.setdefault(entity.key, entity)
+        self.stable[kind] = tuple(first_of_key.values())[:STABLE_PER_TYPE]
+        rest = [entity for entity in names if entity not in self.stable[kind]]
+        start, share = 0, 0.0
+        for split, part in SPLITS.items():
+            share += part
+            stop = round(share * len(rest))
+            self.fresh[split][kind] = tuple(rest[start:stop])
+            start = stop
 
     def samples(
         self,
@@ -104,9 +77,5 @@ class World:
         """
         plan = SamplePlan(kind, split, documents, gold_position, noise, gap, answer_first)
         check_plan(plan, n)
-        made = []
-        for index in range(n):
-            name = f"{kind}-{split}-{documents}-{seed}-{index}"
-            draw = Draw(self, split, random.Random(f"{self.seed}/{name}"))
-            made.append(KINDS[kind].make(draw, plan, name))
-        return made
+        names = [f"{kind}-{split}-{documents}-{seed}-{index}" for index in range(n)]
+        return [make_sample(Draw(self, split, random.Random(f"{self.seed}/{name}")), plan, name) for name in names]

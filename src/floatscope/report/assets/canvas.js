@@ -1,5 +1,5 @@
 // The canvas of one run: its numbers by step, layer and token, and its tokens as text, shaded by what they receive.
-// The data are described at the top of report/player.py; everything but the shade is computed there.
+// The data are described in docs/howto/report.md and made by report/player.py; only the shade is computed here.
 (() => {
   const floatscope = (window.floatscope = window.floatscope || {});
   if (floatscope.Panel) return;

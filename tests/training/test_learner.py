@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import floatscope as fs
 from floatscope.errors import UserError
 from floatscope.models.adapters import read_fork, write_fork
-from floatscope.training.adapter_learner import AdapterLearner, choose_mask_token, ship
+from floatscope.training.learner import AdapterLearner, choose_mask_token, ship
 from floatscope.training.recipe import AdapterRecipe
 from floatscope.training.runs import adapt
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from floatscope.errors import UserError
-from floatscope.training.checkpoints import read_checkpoint, write_checkpoint
+from floatscope.training.trainer import read_checkpoint, write_checkpoint
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path):

@@ -1,0 +1,66 @@
+"""Ways to damage a file or a value, by a random stream alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+VALUES: tuple[Any, ...] = (
+    None, True, -1, 0, 1, 2**31, 2**63, 2**70, 10**400, -0.5, 1e308, float("nan"), float("inf"), "", "x", "\0",
+    "\ud800", "</script><script>document.title='ran'</script>", "../../evil", "a" * 5000, [], [[]], [None], [1, "a"],
+    {}, {"": {}}, {"__proto__": 1},
+)  # fmt: skip
+
+
+def flip_a_bit(rng: random.Random, content: bytes) -> bytes:
+    changed = bytearray(content)
+    changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+def cut_off(rng: random.Random, content: bytes) -> bytes:
+    return content[: rng.randrange(len(content))]
+
+
+def overwrite(rng: random.Random, content: bytes) -> bytes:
+    start = rng.randrange(len(content))
+    return content[:start] + rng.randbytes(rng.randrange(1, 64)) + content[start + rng.randrange(64) :]
+
+
+def add_to(rng: random.Random, content: bytes) -> bytes:
+    return content + rng.randbytes(rng.randrange(1, 64))
+
+
+DAMAGES: tuple[Callable[[random.Random, bytes], bytes], ...] = (flip_a_bit, flip_a_bit, cut_off, overwrite, add_to)
+
+
+def damage(rng: random.Random, path: Path) -> str:
+    """Change a file; what was done to it."""
+    content = path.read_bytes()
+    if not content or rng.random() < 0.05:
+        path.unlink()
+        return "gone"
+    done = rng.choice(DAMAGES)
+    path.write_bytes(done(rng, content))
+    return done.__name__
+
+
+def change_a_value(rng: random.Random, table: Any) -> str:
+    """Exchange, drop or add one value somewhere in JSON data, in place; where it was."""
+    place, where = table, ""
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            return where
+        key = rng.choice(keys)
+        where += f".{key}"
+        if isinstance(place[key], dict | list) and place[key] and rng.random() < 0.6:
+            place = place[key]
+            continue
+        if rng.random() < 0.2:
+            del place[key]
+        else:
+            place[key] = rng.choice(VALUES)
+        return where

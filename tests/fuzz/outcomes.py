@@ -1,0 +1,115 @@
+"""What an attempt came to, and the one way to make it: with a clock, its output caught, its error told apart."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from typing import Any
+
+from floatscope.errors import UserError
+
+SECONDS = 60
+os.environ["HF_HUB_OFFLINE"] = "1"  # before the hub's client is imported: no attempt leaves this machine
+ACCEPTED, REFUSED, REDONE = "accepted", "refused", "redone"
+TRACEBACK, SILENT, SCRIPT, CODE, HANGS = "traceback", "silent change", "script ran", "code ran", "hangs"
+GOOD, BAD = (ACCEPTED, REFUSED, REDONE), (TRACEBACK, SILENT, SCRIPT, CODE, HANGS)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Something hostile that was tried."""
+
+    what: str
+    outcome: str
+    detail: str = ""
+
+
+@dataclass
+class Counts:
+    """How often each outcome was met, and the attempts that went wrong."""
+
+    by_outcome: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*GOOD, *BAD), 0))
+    wrong: list[Attempt] = field(default_factory=list)
+
+    def add(self, attempt: Attempt) -> None:
+        self.by_outcome[attempt.outcome] += 1
+        if attempt.outcome in BAD:
+            self.wrong.append(attempt)
+
+    @property
+    def attempts(self) -> int:
+        return sum(self.by_outcome.values())
+
+
+class TooLong(BaseException):
+    """No program catches this: it is no Exception."""
+
+
+@contextmanager
+def clock(seconds: int = SECONDS) -> Iterator[None]:
+    """Whatever takes longer is stopped with TooLong."""
+
+    def ring(*_: object) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def attempt(what: str, call: Callable[[], Any], judge: Callable[[Any], str] = lambda found: ACCEPTED) -> Attempt:
+    """Call something of the library: a UserError is a refusal; `judge` says what a result is worth."""
+    try:
+        with clock(), quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = call()
+    except UserError:
+        return Attempt(what, REFUSED)
+    except TooLong:
+        return Attempt(what, HANGS)
+    except Exception:
+        return Attempt(what, TRACEBACK, traceback.format_exc(limit=-3))
+    return Attempt(what, judge(found))
+
+
+def command(arguments: list[str]) -> Attempt:
+    """Run the command line in this process: a refusal is exit code 2 and one line on stderr."""
+    from floatscope.cli import main
+
+    what, said = f"floatscope {' '.join(map(repr, arguments))}"[:300], io.StringIO()
+    before = sys.argv
+    sys.argv = ["floatscope", *arguments]
+    try:
+        with clock(), redirect_stdout(io.StringIO()), redirect_stderr(said), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            main()
+    except SystemExit as end:
+        if end.code != 2:
+            return Attempt(what, ACCEPTED)
+        sentence = [line for line in said.getvalue().splitlines() if line.startswith("floatscope: ")]
+        wrong = len(sentence) != 1 or "\x1b" in sentence[0]
+        return Attempt(what, TRACEBACK if wrong else REFUSED, said.getvalue()[-500:])
+    except TooLong:
+        return Attempt(what, HANGS)
+    except BaseException:
+        return Attempt(what, TRACEBACK, traceback.format_exc(limit=-3))
+    finally:
+        sys.argv = before
+    return Attempt(what, TRACEBACK, "no exit")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        yield
