@@ -14,8 +14,9 @@ from floatscope.analysis import draw
 from floatscope.analysis.anchors import detect
 from floatscope.analysis.palette import DARK
 from floatscope.analysis.palette import MODELS as COLOURS
+from floatscope.report.markup import asset, script_json
 from floatscope.report.page import build_page, figure_page
-from floatscope.report.player import asset, player_data, run_data, script_json
+from floatscope.report.player import player_data, run_data
 from tests.browser.conftest import TWINS, Opener, eventually
 from tests.report.making import MODELS, made_content, made_results, made_scores
 

@@ -17,8 +17,8 @@ from floatscope.analysis.drawing import csv_text
 from floatscope.analysis.figure import Figure
 from floatscope.report.cards import drawing_library, figure_card
 from floatscope.report.curves import stress_curves, stress_figure
+from floatscope.report.markup import asset
 from floatscope.report.page import Content, build_page, figure_page, page_figures
-from floatscope.report.player import asset
 from tests.analysis.scenes import scenes
 from tests.report.making import MODELS, made_content, made_results, made_scores, made_traces
 
@@ -197,4 +197,5 @@ def test_one_figure_makes_a_page():
 
 def test_a_notebook_shows_traces():
     shown = made_traces()[0]._repr_html_()
-    assert "new floatscope.Player" in shown and asset("player.js") in shown and "Who \\u003crules> & why?" in shown
+    assert "new floatscope.Player" in shown and asset("player.js") in shown
+    assert "Who \\u003crules\\u003e \\u0026 why?" in shown

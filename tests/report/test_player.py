@@ -9,6 +9,7 @@ import pytest
 
 from floatscope.analysis.anchors import detect
 from floatscope.report import player
+from floatscope.report.markup import script_json
 from tests.traces.full_matrices import full_run, to_trace
 
 
@@ -82,6 +83,6 @@ def test_what_does_not_fit_comes_without_controls_and_no_regions_are_two():
 
 
 def test_data_cannot_end_their_script():
-    text = player.script_json({"text": "</script><!-- \u2028"})
+    text = script_json({"text": "</script><!-- \u2028"})
     assert "<" not in text and "\u2028" not in text
     assert json.loads(text)["text"] == "</script><!-- \u2028"

@@ -3,13 +3,12 @@
 import json
 from collections.abc import Collection
 from dataclasses import asdict
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from floatscope.models.shipped import UNTRAINED
 from floatscope.qa.samples import Sample
 from floatscope.qa.world import World
+from floatscope.report.markup import asset
 
 TWINS = ("twin-llada", "twin-dream", "twin-arm")
 _EACH = 6
@@ -20,12 +19,6 @@ _WORLD = (
     ("No document holds the answer", "unanswerable", 4),
     ("From memory, without documents", "closed-stable", 0),
 )
-
-
-@cache
-def live_asset(name: str) -> str:
-    """The text of a file of the live page."""
-    return files("floatscope.live").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def is_twin(name: str) -> bool:
@@ -39,7 +32,7 @@ def sample_groups(models: Collection[str]) -> list[dict[str, Any]]:
         {"name": name, "samples": [_plain(s) for s in World(0).samples(kind, _EACH, documents=documents)]}
         for name, kind, documents in _WORLD
     ]
-    everyday = {"name": "Everyday knowledge", "samples": json.loads(live_asset("everyday.json"))}
+    everyday = {"name": "Everyday knowledge", "samples": json.loads(asset("everyday.json", "live"))}
     return groups if all(map(is_twin, models)) else [everyday, *groups]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections import deque
 from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any
@@ -32,11 +31,15 @@ class LiveJob:
         self._events: SimpleQueue[Event | None] = SimpleQueue()
         self.cancelled = threading.Event()
 
+    def tell(self, event: Event | None) -> None:
+        """Hand an event to the client."""
+        self._events.put(event)
+
     def emit(self, event: Event) -> None:
-        """Hand an event to the client; stops the job of one that has left."""
+        """The same from inside the job; stops the job of a client that has left."""
         if self.cancelled.is_set():
             raise Cancelled
-        self._events.put(event)
+        self.tell(event)
 
     def next_event(self, timeout: float) -> Event | None:
         """The next event, None at the end; raises queue.Empty if there is none yet."""
@@ -49,23 +52,22 @@ class LiveJob:
         except Cancelled:
             pass
         except UserError as error:
-            self._events.put({"event": "error", "sentence": str(error)})
+            self.tell({"event": "error", "sentence": str(error)})
         except Exception as error:
             traceback.print_exc(file=sys.stderr)  # for whoever runs the server; the page gets a sentence
             told = f"The run failed with {type(error).__name__}; the terminal of floatscope serve says more."
-            self._events.put({"event": "error", "sentence": told})
+            self.tell({"event": "error", "sentence": told})
         finally:
-            self._events.put(None)
+            self.tell(None)
 
 
 class JobQueue:
-    """Jobs in order of arrival, run one at a time by one thread."""
+    """Jobs in order of arrival, run one at a time by one thread; the first is the one that runs."""
 
     def __init__(self, waiting: int) -> None:
         """`waiting`: the most jobs that may wait behind the one that runs."""
         self._most = waiting
-        self._waiting: deque[LiveJob] = deque()
-        self._running: LiveJob | None = None
+        self._jobs: list[LiveJob] = []
         self._changed = threading.Condition()
         self._stopped = False
         self._worker = threading.Thread(target=self._work, name="floatscope live worker", daemon=True)
@@ -74,17 +76,16 @@ class JobQueue:
     @property
     def jobs(self) -> int:
         """Jobs that run or wait."""
-        with self._changed:
-            return len(self._waiting) + (self._running is not None)
+        return len(self._jobs)
 
     def submit(self, work: Callable[[Emit], None]) -> LiveJob:
         """Put work at the end of the queue and tell its client how many jobs are before it."""
         job = LiveJob(work)
         with self._changed:
-            if len(self._waiting) >= self._most + (self._running is None):
-                raise Refused(503, f"The queue is full: {len(self._waiting)} jobs wait already. Try again in a while.")
-            self._waiting.append(job)
-            self._tell(len(self._waiting) - 1)
+            if len(self._jobs) > self._most:
+                raise Refused(503, f"The queue is full: {self._most} jobs wait already. Try again in a while.")
+            self._jobs.append(job)
+            self._tell_from(len(self._jobs) - 1)
             self._changed.notify_all()
         return job
 
@@ -92,35 +93,32 @@ class JobQueue:
         """The client has left: its job leaves the queue, or stops at its next event if it runs."""
         with self._changed:
             job.cancelled.set()
-            if job in self._waiting:
-                place = self._waiting.index(job)
-                del self._waiting[place]
-                self._tell(place)
+            if job in self._jobs[1:]:
+                place = self._jobs.index(job)
+                del self._jobs[place]
+                self._tell_from(place)
 
     def stop(self) -> None:
         """Cancel everything and let the worker end."""
         with self._changed:
             self._stopped = True
-            for job in (*self._waiting, *([self._running] if self._running else [])):
+            for job in self._jobs:
                 job.cancelled.set()
-            self._waiting.clear()
             self._changed.notify_all()
         self._worker.join(timeout=5)
 
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._running = None
-                self._changed.wait_for(lambda: self._waiting or self._stopped)
+                self._changed.wait_for(lambda: self._jobs or self._stopped)
                 if self._stopped:
                     return
-                self._running = self._waiting.popleft()
-                self._tell(0)
-            self._running.run()
+            self._jobs[0].run()
+            with self._changed:
+                del self._jobs[0]
+                self._tell_from(1)
 
-    def _tell(self, first: int) -> None:
+    def _tell_from(self, first: int) -> None:
         """Tell the jobs from this place on how many are before them."""
-        before = int(self._running is not None)
-        for place, job in enumerate(self._waiting):
-            if place >= first:
-                job.emit({"event": "queued", "before": before + place})
+        for place, job in enumerate(self._jobs[first:], first):
+            job.tell({"event": "queued", "before": place})

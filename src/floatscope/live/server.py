@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import ipaddress
 import json
+import re
 import select
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,22 +23,19 @@ from urllib.parse import urlsplit
 
 from floatscope.errors import UserError
 from floatscope.live.events import denoise
-from floatscope.live.examples import is_twin, live_asset, sample_groups
+from floatscope.live.examples import is_twin, sample_groups
 from floatscope.live.jobs import JobQueue, LiveJob
 from floatscope.live.requests import LIMITS, Limits, Refused, read_request
 from floatscope.models.model import Model
-from floatscope.report.player import asset
+from floatscope.report.markup import asset
 
-_HTML, _CSS, _SCRIPT = "text/html", "text/css", "text/javascript"
-FILES: dict[str, tuple[str, Callable[[], str]]] = {
-    "/": (_HTML, partial(live_asset, "live.html")),
-    "/live.css": (_CSS, partial(live_asset, "live.css")),
-    "/live.js": (_SCRIPT, partial(live_asset, "live.js")),
-    **{f"/{name}": (_CSS, partial(asset, name)) for name in ("components.css", "page.css")},
-    **{f"/{name}": (_SCRIPT, partial(asset, name)) for name in ("theme.js", "canvas.js", "player.js")},
+FILES = {
+    "/": ("live.html", "live"),
+    **{f"/{name}": (name, "live") for name in ("live.css", "live.js")},
+    **{f"/{name}": (name, "report") for name in ("components.css", "page.css", "theme.js", "canvas.js", "player.js")},
 }
 """Every file that is served, by its path; the names are fixed here, never taken from a request."""
-
+_KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -143,8 +141,8 @@ class Handler(BaseHTTPRequestHandler):
             if path == "/setup.json":
                 self._send(200, "application/json", json.dumps(self.server.setup))
             elif path in FILES:
-                kind, text = FILES[path]
-                self._send(200, kind, text())
+                name, room = FILES[path]
+                self._send(200, _KINDS[name.rpartition(".")[2]], asset(name, room))
             else:
                 raise Refused(404, "There is nothing here: the page is at /.")
         except Refused as refused:
@@ -176,13 +174,19 @@ class Handler(BaseHTTPRequestHandler):
     def _body(self) -> bytes:
         if self.headers.get_content_type() != "application/json":
             raise Refused(415, "A job is sent as application/json.")
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdecimal()):
+        length, most = self._length, self.server.limits.body
+        if length is None:
             raise Refused(411, "A job is sent with its Content-Length.")
-        if int(length) > self.server.limits.body:
-            raise Refused(413, f"The request has {int(length):,} bytes: at most {self.server.limits.body:,} are taken.")
+        if length > most:
+            raise Refused(413, f"The request has {length:,} bytes: at most {most:,} are taken.")
         self.body_read = True
-        return self.rfile.read(int(length))
+        return self.rfile.read(length)
+
+    @property
+    def _length(self) -> int | None:
+        """Bytes that the client says it sends; what has more digits than any length is none."""
+        given = self.headers.get("Content-Length", "")
+        return int(given) if re.fullmatch("[0-9]{1,18}", given) else None
 
     def _stream(self, job: LiveJob) -> None:
         self._start(200, "application/x-ndjson")
@@ -206,11 +210,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, refused: Refused) -> None:
         """Say why as JSON; what was still being sent is read first, or the sentence would be lost on the way."""
-        length = self.headers.get("Content-Length", "")
-        if not self.body_read and length.isascii() and length.isdecimal():
-            left = min(int(length), _MOST_DRAINED)
-            while left > 0 and (part := self.rfile.read(min(left, 65_536))):
-                left -= len(part)
+        left = 0 if self.body_read else min(self._length or 0, _MOST_DRAINED)
+        while left > 0 and (part := self.rfile.read(min(left, 65_536))):
+            left -= len(part)
         self._send(refused.status, "application/json", json.dumps({"sentence": str(refused)}))
 
     def _send(self, status: int, kind: str, text: str) -> None:

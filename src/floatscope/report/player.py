@@ -4,12 +4,8 @@ The report, notebooks and the live page use the same component; docs/howto/repor
 """
 
 import base64
-import html
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from itertools import count
 from math import prod
 from typing import Any
@@ -21,6 +17,7 @@ from floatscope.analysis.anchors import detect
 from floatscope.analysis.flow import gold_label
 from floatscope.analysis.token_text import plain_text, text_class
 from floatscope.canvas import ANSWER, QUERY, positions, regions_from_labels
+from floatscope.report.markup import asset, render
 from floatscope.traces import Trace
 from floatscope.traces.trace import array_shape
 
@@ -30,12 +27,6 @@ BUDGET = 4_000_000
 _LEVELS = 65_535
 _numbers = count(1)
 _CLOSING = re.compile(r"[.,:;?!)\]}’”%]+")
-
-
-@cache
-def asset(name: str) -> str:
-    """The text of a file beside this module: CSS or JavaScript that goes into the page."""
-    return files("floatscope.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def encode_values(values: ArrayLike) -> dict[str, Any]:
@@ -144,22 +135,11 @@ def player_data(traces: Iterable[Trace], detector: str = DETECTOR, budget: int =
 
 def trace_html(trace: Trace) -> str:
     """The player with this trace alone; a second copy of its scripts in the same notebook does nothing."""
-    name = f"floatscope-player-{next(_numbers)}"
-    data = script_json(player_data([trace]))
-    scripts = "".join(f"<script>{asset(part)}</script>" for part in ("canvas.js", "player.js"))
-    return (
-        f"<style>{asset('components.css')}</style>{scripts}<p>{escape(repr(trace).partition(', arrays')[0])})</p>"
-        f'<div class="floatscope" id="{name}"></div>'
-        f'<script>new floatscope.Player(document.getElementById("{name}"), {data});</script>'
+    return render(
+        "notebook.html",
+        name=f"floatscope-player-{next(_numbers)}",
+        about=f"{repr(trace).partition(', arrays')[0]})",
+        styles=asset("components.css"),
+        scripts=[asset("canvas.js"), asset("player.js")],
+        data=player_data([trace]),
     )
-
-
-def script_json(data: Any) -> str:
-    """JSON that may stand inside a script element: no text can end the element or open a comment."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def escape(text: object) -> str:
-    """Text for the inside of an element or a quoted attribute."""
-    return html.escape(str(text), quote=True)

@@ -124,7 +124,7 @@
       make("b", "", head, run.model);
       this.state = make("span", "card-state", head, "waiting");
       const slots = make("div", "card-slots", this.item);
-      this.slots = run.commit_step.map(() => make("span", "fs-token fs-slot", slots));
+      this.slots = run.slots.map(() => make("span", "fs-token fs-slot", slots));
       for (const slot of this.slots) {
         slot.dataset.state = "open";
         make("span", "fs-word", slot);
@@ -184,7 +184,6 @@
       const root = document.createElement("div");
       find("player").replaceChildren(root);
       find("before").hidden = true;
-      find("keys").hidden = false;
       find("arm-note").hidden = !runs.some((run) => run.kind === "arm");
       player = floatscope.player = new floatscope.Player(root, { samples: [{ id: "", title: "", question, answers, runs }] });
       player.models = runs.map((run) => run.model);
@@ -264,16 +263,8 @@
     }
   }
 
-  function paintTheme() {
-    const dark = floatscope.theme() === "dark";
-    find("theme").textContent = dark ? "light" : "dark";
-    find("theme").setAttribute("aria-label", `Switch to the ${dark ? "light" : "dark"} theme`);
-  }
-
   async function open() {
-    paintTheme();
-    window.addEventListener("floatscope-theme", paintTheme);
-    find("theme").addEventListener("click", () => floatscope.setTheme(floatscope.theme() === "dark" ? "light" : "dark"));
+    floatscope.themeButton(find("theme"));
     find("form").addEventListener("submit", (event) => { event.preventDefault(); start(); });
     find("stop").addEventListener("click", () => running.abort());
     try {

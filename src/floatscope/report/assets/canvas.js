@@ -34,11 +34,11 @@
       this.data = data;
       this.tokens = data.tokens.slice();
       this.slots = new Map(data.slots.map((token, slot) => [token, slot]));
-      this.commitStep = data.commit_step.slice();
-      this.confidence = data.confidence.slice();
+      this.commitStep = data.commit_step?.slice() ?? []; // a live run has nothing yet of what steps bring
+      this.confidence = data.confidence?.slice() ?? [];
       this.special = new Set(data.special);
       this.glued = new Set(data.glued);
-      this.steps = data.steps.slice();
+      this.steps = data.steps?.slice() ?? [];
       this.frames = [];
       this.peaks = [];
     }

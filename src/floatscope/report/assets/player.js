@@ -6,6 +6,7 @@
 
   const { make, percent, Run, Panel } = floatscope;
   const STEP_TIME = 900;
+  const KEYS = [["space"], "play or pause", ["←", "→"], "step", ["↑", "↓"], "layer", ["home", "end"], "first and last step"];
 
   class Player {
     constructor(root, data) {
@@ -53,6 +54,11 @@
       make("span", "fs-token fs-slot", slot, "new").dataset.state = "commits";
       slot.append(" commits at this step");
       this.columns = make("div", "fs-columns", this.root);
+      const keys = make("p", "fs-keys", this.root);
+      KEYS.forEach((part) => {
+        if (typeof part === "string") keys.append(` ${part} `);
+        else part.forEach((key) => make("kbd", "", keys, key));
+      });
       this.live = make("p", "fs-live", this.root);
       this.live.setAttribute("aria-live", "polite");
       this.panels = [];

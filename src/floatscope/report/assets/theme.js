@@ -12,6 +12,17 @@
     try { localStorage.setItem("floatscope-theme", theme); } catch { /* a private window forgets */ }
     apply(theme);
   };
+  // A button that names the theme it switches to.
+  floatscope.themeButton = (button) => {
+    const other = () => (floatscope.theme() === "dark" ? "light" : "dark");
+    const paint = () => {
+      button.textContent = other();
+      button.setAttribute("aria-label", `Switch to the ${other()} theme`);
+    };
+    button.addEventListener("click", () => floatscope.setTheme(other()));
+    window.addEventListener("floatscope-theme", paint);
+    paint();
+  };
   system.addEventListener("change", () => { if (!chosen()) apply(system.matches ? "dark" : "light"); });
   apply(chosen() || (system.matches ? "dark" : "light"));
 })();
