@@ -1,25 +1,40 @@
 """Checkpoints: whole or not at all, and what the disk refuses is one sentence that says how to go on."""
 
-import os
+import json
 import resource
 
 import pytest
-import torch
 
 from floatscope.errors import UserError
-from floatscope.training.trainer import read_checkpoint, write_checkpoint
+from floatscope.models.twins import TwinShape
+from floatscope.training.recipe import TwinRecipe
+from floatscope.training.runs import train
+
+TINY = {"shape": TwinShape(width=32, layers=2, heads=2, hidden=32), "recipe": TwinRecipe(steps=3, batch=1, rate=1e-3)}
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path):
-    write_checkpoint(tmp_path, {"settings": {"seed": 1}, "step": 5, "weights": torch.ones(3)})
+    checkpoint = train("parent", tmp_path, stop_after=1, **TINY) / "checkpoint.pt"
+    kept = checkpoint.read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))  # the system's own error for a file that may not grow
+    # The system's own error for a file that may not grow; the log still fits.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
         with pytest.raises(UserError, match=r"cannot be written to .*make room.* goes on from the last checkpoint"):
-            write_checkpoint(tmp_path, {"settings": {"seed": 1}, "step": 6, "weights": torch.ones(100_000)})
+            train("parent", tmp_path, stop_after=2, **TINY)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    found = read_checkpoint(tmp_path, {"seed": 1})
-    assert found is not None and found["step"] == 5 and os.listdir(tmp_path) == ["checkpoint.pt"]
-    with pytest.raises(UserError, match=r"belongs to another run .seed 1 and not 2"):
-        read_checkpoint(tmp_path, {"seed": 2})
+    assert checkpoint.read_bytes() == kept
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["checkpoint.pt", "log.jsonl"]
+    train("parent", tmp_path, **TINY)  # goes on from step 1, whose line is the last that is kept of the log
+    assert [json.loads(line).get("step") for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [None, 1, 3]
+    with pytest.raises(UserError, match=r"belongs to another run .seed 0 and not 2"):
+        train("parent", tmp_path, seed=2, **TINY)
+
+
+def test_a_lost_log_begins_anew_with_the_settings(tmp_path):
+    train("parent", tmp_path, stop_after=1, **TINY)
+    (tmp_path / "log.jsonl").unlink()
+    train("parent", tmp_path, **TINY)
+    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert rows[0]["twin"] == "parent" and [row.get("step") for row in rows] == [None, 3]

@@ -145,32 +145,12 @@ def parent_tokenizer(model: Model) -> Any:
     return model.tokenizer
 
 
-class _AdaptedLinear(torch.autograd.Function):
-    """x W' + scale (x A') B' with W frozen: products added in place, where peft's own layer makes three passes more."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        flat = x.reshape(-1, x.shape[-1])  # [N, in]
-        low = flat @ a.t()  # [N, r]
-        out = flat @ weight.t()  # [N, out]
-        out.addmm_(low, b.t(), alpha=scale)
-        ctx.save_for_backward(flat, weight, a, b, low)
-        ctx.scale = scale
-        return out.view(*x.shape[:-1], -1)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        flat, weight, a, b, low = ctx.saved_tensors
-        rows = grad.reshape(-1, grad.shape[-1])  # [N, out]
-        low_grad = (rows @ b).mul_(ctx.scale)  # [N, r]
-        grad_x = rows @ weight
-        grad_x.addmm_(low_grad, a)
-        return grad_x.view(*grad.shape[:-1], -1), None, low_grad.t() @ flat, (rows.t() @ low).mul_(ctx.scale), None
-
-
-def _quick_forward(layer: Any, base: torch.nn.Linear, x: Tensor) -> Tensor:
+def _adapted(layer: Any, base: torch.nn.Linear, x: Tensor) -> Tensor:
+    """x W' + scale (x A') B' + bias with its sums in one place, where peft's own layer makes three passes more."""
     a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
-    out: Any = _AdaptedLinear.apply(x, base.weight, a, b, layer.scaling["default"])
+    flat = x.reshape(-1, x.shape[-1])  # [N, in]
+    out = torch.addmm(flat @ base.weight.t(), flat @ a.t(), b.t(), alpha=layer.scaling["default"])  # [N, out]
+    out = out.view(*x.shape[:-1], -1)
     return out if base.bias is None else out + base.bias
 
 
@@ -202,7 +182,7 @@ class AdapterLearner(Learner):
             for module in self.backbone.modules():
                 base = getattr(module, "base_layer", None)
                 if hasattr(module, "lora_A") and isinstance(base, torch.nn.Linear):
-                    module.forward = partial(_quick_forward, module, base)
+                    module.forward = partial(_adapted, module, base)
         if mask_id is not None:
             self.mask_embedding = torch.nn.Parameter(self.embedding.weight.detach()[mask_id].clone())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,13 +19,14 @@ import torch
 from safetensors import SafetensorError
 
 from floatscope.errors import UserError
-from floatscope.files import replace_text, replacing
+from floatscope.files import replacing
 from floatscope.training.learner import Learner
 from floatscope.training.objective import loss_of, make_target
 from floatscope.training.recipe import Recipe, rate_at
 from floatscope.training.stream import PADDING, Stream
 
 CHECKPOINT, LOG = "checkpoint.pt", "log.jsonl"
+COUNTED = ("step", "tokens", "seconds", "logged")
 READ_EVERY = 50  # steps between two read-outs
 
 
@@ -58,14 +59,35 @@ class Trainer:
         self.parameters = learner.parameters()
         self.optimizers = learner.optimizers(recipe)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
-        if (saved := read_checkpoint(out, self.settings, learner.device)) is not None:
+        self.logged = 0  # bytes of the log
+        if (out / CHECKPOINT).exists():
+            saved = self._read_checkpoint()
             with torch.no_grad():
                 for name, parameter in self.parameters.items():
                     parameter.copy_(saved["parameters"][name])
             for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
                 optimizer.load_state_dict(state)
             self.stream.state = saved["stream"]
-            self.step, self.tokens, self.seconds = saved["step"], saved["tokens"], saved["seconds"]
+            self.step, self.tokens, self.seconds, self.logged = (saved[name] for name in COUNTED)
+        with writing(out), (out / LOG).open("a") as log:
+            # A killed run may have logged more than it kept: that will be logged again.
+            self.logged = log.truncate(min(self.logged, log.tell()))
+
+    def _read_checkpoint(self) -> dict[str, Any]:
+        """What a stopped run of the same settings left."""
+        path = self.out / CHECKPOINT
+        try:
+            saved = torch.load(path, weights_only=True, map_location=self.learner.device)
+            found = saved["settings"]
+        except Exception:  # a damaged pickle raises what it likes, and torch's words advise to unpickle it anyway
+            raise UserError(
+                f"{path} is no checkpoint of a training run; choose another folder, or delete it."
+            ) from None
+        if found != self.settings:
+            changed = {name: value for name, value in self.settings.items() if found.get(name) != value}
+            differ = ", ".join(f"{name} {found.get(name)!r} and not {value!r}" for name, value in changed.items())
+            raise UserError(f"{path} belongs to another run ({differ}); choose another folder, or delete it.")
+        return saved
 
     def _save(self) -> None:
         saved = {
@@ -73,9 +95,10 @@ class Trainer:
             "parameters": {name: parameter.detach() for name, parameter in self.parameters.items()},
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "stream": self.stream.state,
-            "step": self.step, "tokens": self.tokens, "seconds": self.seconds,
-        }  # fmt: skip
-        write_checkpoint(self.out, saved)
+            **{name: getattr(self, name) for name in COUNTED},
+        }
+        with replacing(self.out / CHECKPOINT) as temporary, writing(self.out):
+            torch.save(saved, temporary)
 
     def run(
         self,
@@ -153,10 +176,10 @@ class Trainer:
     def _log(self, found: dict[str, Any]) -> None:
         """One JSON line more; the first line of a log is the settings of the run."""
         row = {"step": self.step, "tokens": self.tokens, **found, "seconds": round(self.seconds, 1)}
-        path = self.out / LOG
-        rows = [row] if path.exists() and path.stat().st_size else [self.settings, row]
-        with writing(self.out), path.open("a") as file:
+        rows = [row] if self.logged else [self.settings, row]
+        with writing(self.out), (self.out / LOG).open("a") as file:
             file.writelines(json.dumps(entry) + "\n" for entry in rows)
+            self.logged = file.tell()
 
 
 def make_folder(out: Path) -> None:
@@ -177,41 +200,3 @@ def writing(out: Path) -> Iterator[None]:
             f"The training run cannot be written to {out} ({words}): make room, or check its permissions; then run "
             "the same command, which goes on from the last checkpoint."
         ) from error
-
-
-def read_checkpoint(out: Path, settings: Mapping[str, Any], device: Any = None) -> dict[str, Any] | None:
-    """What a stopped run of the same settings left in `out`, its log cut to where it stood; None before the first one.
-
-    A killed run may have logged more than it kept: that will be logged again.
-    """
-    path, log = out / CHECKPOINT, out / LOG
-    if not path.exists():
-        log.unlink(missing_ok=True)
-        return None
-    try:
-        saved = torch.load(path, weights_only=True, map_location=device)
-        found = saved["settings"]
-    except Exception:  # a damaged pickle raises what it likes, and torch's words advise to unpickle it anyway
-        raise UserError(f"{path} is no checkpoint of a training run; choose another folder, or delete it.") from None
-    if found != settings:
-        changed = {name: value for name, value in settings.items() if found.get(name) != value}
-        differ = ", ".join(f"{name} {found.get(name)!r} and not {value!r}" for name, value in changed.items())
-        raise UserError(f"{path} belongs to another run ({differ}); choose another folder, or delete it.")
-    if log.exists():
-        lines = log.read_text().splitlines(keepends=True)
-        replace_text(log, "".join(line for line in lines if _step(line) <= saved["step"]))
-    return saved
-
-
-def write_checkpoint(out: Path, saved: Mapping[str, Any]) -> None:
-    """Put a checkpoint in the place of the last; it holds `settings` and `step` beside what the run needs."""
-    with replacing(out / CHECKPOINT) as temporary, writing(out):
-        torch.save(saved, temporary)
-
-
-def _step(line: str) -> float:
-    """The step of a line of a log, 0 of the settings; a line that was cut off comes after all others."""
-    try:
-        return json.loads(line).get("step", 0)
-    except ValueError:
-        return math.inf

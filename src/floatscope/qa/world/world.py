@@ -10,6 +10,7 @@ from its own arguments and index, so that sample i is the same whether one asks 
 """
 
 import random
+from itertools import accumulate, pairwise
 
 from floatscope.qa.samples import Sample
 from floatscope.qa.world.draws import Draw
@@ -50,12 +51,9 @@ class World:
             first_of_key.setdefault(entity.key, entity)
         self.stable[kind] = tuple(first_of_key.values())[:STABLE_PER_TYPE]
         rest = [entity for entity in names if entity not in self.stable[kind]]
-        start, share = 0, 0.0
-        for split, part in SPLITS.items():
-            share += part
-            stop = round(share * len(rest))
+        edges = [0, *(round(share * len(rest)) for share in accumulate(SPLITS.values()))]
+        for split, (start, stop) in zip(SPLITS, pairwise(edges), strict=True):
             self.fresh[split][kind] = tuple(rest[start:stop])
-            start = stop
 
     def samples(
         self,
