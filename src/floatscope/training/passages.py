@@ -255,5 +255,5 @@ def write_samples(samples: Iterable[Sample], path: Path) -> None:
     """As JSON lines in the plain shape, which `read_samples` reads."""
     with path.open("w", encoding="utf-8") as file:
         for sample in samples:
-            row = {name: value for name, value in asdict(sample).items() if name != "metadata"}
+            row = {name: asdict(sample)[name] for name in ("id", "question", "answers", "documents")}
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
