@@ -1,6 +1,7 @@
 """Uniform control: its arrays equal those derived from full matrices of even attention."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -49,7 +50,8 @@ def test_sliding_windows_are_read_from_seen_by(visibility, reach):
     np.testing.assert_allclose(uniform_trace(windowed).received[0, 0], uniform_trace(trace).received[0, 0])
 
 
-def test_unknown_visibility():
-    trace = dataclasses.replace(to_trace(full_run()), visibility="sideways")
-    with pytest.raises(UserError, match="sideways"):
+@pytest.mark.parametrize("visibility", ["sideways", "block_causal(0)", f"block_causal({'9' * 30})"])
+def test_unknown_visibility(visibility):
+    trace = dataclasses.replace(to_trace(full_run()), visibility=visibility)
+    with pytest.raises(UserError, match=re.escape(visibility)):
         uniform_trace(trace)

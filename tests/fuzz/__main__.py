@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from tests.fuzz import checkpoints, cli_calls, run_files, traces
-from tests.fuzz.outcomes import Attempt, Counts
+from tests.fuzz.outcomes import Attempt, Counts, sandbox
 from tests.fuzz.targets import Targets
 
 KINDS: dict[str, Callable[[random.Random, Path, Targets], Iterator[Attempt]]] = {
@@ -43,7 +43,8 @@ def main() -> int:
         for kind in given.kind or KINDS:
             folder = Path(scratch) / kind.replace(" ", "-")
             folder.mkdir()
-            counts = count(kind, given.attempts, given.seed, folder, targets)
+            with sandbox(folder):
+                counts = count(kind, given.attempts, given.seed, folder, targets)
             found = ", ".join(f"{number} {outcome}" for outcome, number in counts.by_outcome.items() if number)
             print(f"{kind}: {counts.attempts} attempts: {found}", flush=True)
             for attempt in counts.wrong:

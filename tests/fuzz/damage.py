@@ -9,8 +9,9 @@ from typing import Any
 
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**63, 2**70, 10**400, -0.5, 1e308, float("nan"), float("inf"), "", "x", "\0",
-    "\ud800", "</script><script>document.title='ran'</script>", "../../evil", "a" * 5000, [], [[]], [None], [1, "a"],
-    {}, {"": {}}, {"__proto__": 1},
+    "\ud800", "../../evil", "block_causal(0)", f"block_causal({'9' * 30})", "\x1b[31mred", "a" * 5000,
+    "</script><script>document.title='ran'</script>", "<img src=x onerror=\"document.title='ran'\">",
+    [], [[]], [None], [1, "a"], {}, {"": {}}, {"__proto__": 1},
 )  # fmt: skip
 
 
@@ -62,5 +63,6 @@ def change_a_value(rng: random.Random, table: Any) -> str:
         if rng.random() < 0.2:
             del place[key]
         else:
-            place[key] = rng.choice(VALUES)
+            alike = [value for value in VALUES if type(value) is type(place[key])]  # wrong in content alone
+            place[key] = rng.choice(alike if alike and rng.random() < 0.5 else VALUES)
         return where

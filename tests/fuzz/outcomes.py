@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -11,11 +12,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from floatscope.errors import UserError
 
-SECONDS = 60
+SECONDS, MEMORY = 60, 8 * 2**30
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the hub's client is imported: no attempt leaves this machine
 ACCEPTED, REFUSED, REDONE = "accepted", "refused", "redone"
 TRACEBACK, SILENT, SCRIPT, CODE, HANGS = "traceback", "silent change", "script ran", "code ran", "hangs"
@@ -107,6 +109,24 @@ def command(arguments: list[str]) -> Attempt:
     finally:
         sys.argv = before
     return Attempt(what, TRACEBACK, "no exit")
+
+
+@contextmanager
+def sandbox(folder: Path) -> Iterator[None]:
+    """Relative paths, ~ and the cache lead into a folder of scratch, and no attempt takes the machine's memory."""
+    here = folder / "some" / "where"
+    here.mkdir(parents=True)
+    before, cwd, limit = dict(os.environ), Path.cwd(), resource.getrlimit(resource.RLIMIT_DATA)
+    os.environ |= {"HOME": str(folder), "FLOATSCOPE_CACHE": str(folder / "cache"), "XDG_CACHE_HOME": str(folder)}
+    os.chdir(here)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, limit)
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ |= before
 
 
 @contextmanager

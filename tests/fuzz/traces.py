@@ -6,8 +6,9 @@ import json
 import random
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import safe_open
@@ -25,16 +26,17 @@ def attempts(rng: random.Random, folder: Path, trace: Path) -> Iterator[Attempt]
     """Endless, half of each kind."""
     whole, path = Trace.load(trace), folder / "trace.safetensors"
     while True:
-        if rng.random() < 0.5:
+        chance = rng.random()
+        if chance < 0.4:
             shutil.copy(trace, path)
             done = damage(rng, path)
             yield attempt(
                 f"trace: {done}", lambda: read(path), lambda found: ACCEPTED if same(found, whole) else SILENT
             )
         else:
-            where = rewrite_header(rng, trace, path)
+            where = rewrite(rng, trace, path, change_header if chance < 0.8 else change_tensor)
             name = rng.choice(list(ANALYSES))
-            yield attempt(f"header{where}, {name}", lambda name=name: use(path, name), judge_page)
+            yield attempt(f"{where}, {name}", lambda name=name: use(path, name), judge_page)
 
 
 def read(path: Path) -> Trace:
@@ -68,17 +70,44 @@ def same(found: Trace, whole: Trace) -> bool:
     )
 
 
-def rewrite_header(rng: random.Random, trace: Path, path: Path) -> str:
-    """A header that says something else, with a checksum that fits it."""
+Parts = tuple[dict[str, Any], dict[str, np.ndarray]]
+
+
+def rewrite(rng: random.Random, trace: Path, path: Path, change: Callable[[random.Random, *Parts], str]) -> str:
+    """A file that says something else, with checksums that fit it; what was changed."""
     with safe_open(trace, framework="numpy") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
         envelope = json.loads(file.metadata()[FORMAT])
     header = json.loads(envelope["header"])
-    where = ",".join(change_a_value(rng, header) for _ in range(rng.choice((1, 1, 2))))
+    where = ",".join(change(rng, header, tensors) for _ in range(rng.choice((1, 1, 2))))
     text = json.dumps(header)
     envelope |= {"header": text, "crc32": zlib.crc32(text.encode())}
     save_file(tensors, path, {FORMAT: json.dumps(envelope)})
     return where
+
+
+def change_header(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> str:
+    return f"header{change_a_value(rng, header)}"
+
+
+def change_tensor(rng: random.Random, header: dict[str, Any], tensors: dict[str, np.ndarray]) -> str:
+    """Numbers that no probe writes, another type, or one entry less."""
+    name = rng.choice(list(tensors))
+    values = tensors[name].copy()
+    match rng.randrange(4):
+        case 0:
+            values = values.astype(rng.choice((np.float32, np.float64, np.int32, np.int64, np.uint8)))
+        case 1:
+            values = values[:-1] if values.ndim else values
+        case _ if values.size:
+            extreme = (np.nan, np.inf, -1.0, 6e4) if values.dtype.kind == "f" else (-1, 0, 2**15, -(2**31))
+            places = rng.choice((0, ..., slice(rng.randrange(values.size), None)))
+            values.reshape(-1)[places] = np.array(rng.choice(extreme)).astype(values.dtype)
+    values = np.ascontiguousarray(values)
+    tensors[name] = values
+    listed = {"dtype": str(values.dtype), "shape": list(values.shape), "crc32": zlib.crc32(values.data)}
+    header["arrays"][name] |= listed
+    return name
 
 
 def use(path: Path, analysis: str) -> str:

@@ -236,6 +236,8 @@ def test_limit_stops_before_a_wrong_line(tmp_path: Path) -> None:
 
 WRONG_LINES = {
     "{broken": "not valid JSON",
+    f'{{"question": {"9" * 5000}}}': "not valid JSON",
+    '{"question": ' + "[" * 100_000: "nested too deeply",
     "[1, 2]": "list, not an object",
     '{"id": "x", "question": "Q?"}': "no answer",
     '{"id": "x", "question": " ", "answer": "a"}': "is blank",
@@ -248,7 +250,7 @@ WRONG_LINES = {
 }
 
 
-@pytest.mark.parametrize("line", WRONG_LINES)
+@pytest.mark.parametrize("line", WRONG_LINES, ids=[line[:40] for line in WRONG_LINES])
 def test_wrong_line_is_fatal_or_skipped_with_its_number(line: str, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join([json.dumps(question(0)), "", line, json.dumps(question(1))]))
@@ -301,6 +303,8 @@ def test_damaged_files_are_sentences(on_error: str, tmp_path: Path) -> None:
         "empty.jsonl": (b"", "is empty"),
         "blank.jsonl": (b" \n\n", "is empty"),
         "pretty.json": (b'[\n  {"question": "Q",\n  "answer": }\n]', "not valid JSON: .* line 3"),
+        "digits.json": (b"[" + b"9" * 5000 + b"]", "not valid JSON: Exceeds the limit"),
+        "deep.json": (b"[" * 100_000, "not valid JSON: maximum recursion depth"),
         "number.json": (b"42", "single JSON int"),
         "pointer.jsonl": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),
         "latin.json": (b'[\n{"question": "caf\xe9"}\n]', "not UTF-8"),

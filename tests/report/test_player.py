@@ -35,6 +35,13 @@ def test_a_run_holds_the_values_and_anchors_of_the_trace(kind):
     assert run["special"][0] == 0  # <s>
 
 
+def test_a_confidence_that_was_not_kept_is_null():
+    """As a trace that was imported from the reference has it."""
+    trace = to_trace(full_run())
+    trace = dataclasses.replace(trace, confidence=np.full_like(trace.confidence, np.nan))
+    assert player.run_data(trace, "zscore(1)")["confidence"] == [None] * len(trace.slots)
+
+
 def test_nothing_received_is_zero():
     assert player.encode_values(np.zeros((2, 3)))["scale"] == 0.0
 

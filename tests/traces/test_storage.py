@@ -6,12 +6,14 @@ import os
 import pickle
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from floatscope.errors import UserError
@@ -263,3 +265,42 @@ def test_an_array_of_a_later_version_is_left_alone(tmp_path, monkeypatch):
     back = Trace.load(tmp_path / "t.safetensors")
     assert "lens" not in back.arrays and set(back.arrays) == set(trace.arrays)
     np.testing.assert_allclose(back.received, trace.received, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model", ["a"]), ("visibility", 3), ("metadata", "text"), ("texts", [None]), ("regions", [["bos"]]),
+        ("regions", [["bos", 0, 0.5]]), ("marks", [1]), ("arrays", []), ("arrays", {"received": {}}), ("seed", 1.5),
+        ("kind", "both"), ("edits", ["x"]), ("model", "\ud800"), ("qk_steps", None), ("sampler", None),
+    ],
+)  # fmt: skip
+def test_a_header_of_other_types_is_refused(saved, name, value):
+    """Its checksum is right: somebody wrote it so."""
+    with safe_open(saved, framework="numpy") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        envelope = json.loads(file.metadata()[storage.FORMAT])
+    text = json.dumps(json.loads(envelope["header"]) | {name: value})
+    envelope |= {"header": text, "crc32": zlib.crc32(text.encode())}
+    save_file(tensors, saved, {storage.FORMAT: json.dumps(envelope)})
+    with pytest.raises(UserError, match="none of a trace"):
+        Trace.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("received", np.nan), ("received", np.inf), ("seen_by", 0.5), ("commit_keys", 1.0)]
+)
+def test_arrays_of_what_no_trace_has_are_refused(trace, tmp_path, name, value):
+    values = np.full(trace.arrays[name].shape, value, np.float32)
+    path = dataclasses.replace(trace, arrays={**trace.arrays, name: values}).save(tmp_path / "t.safetensors")
+    with pytest.raises(UserError, match=f"'{name}' .* holds what no trace has"):
+        dict(Trace.load(path).arrays)
+
+
+def test_a_confidence_may_be_unknown(trace, tmp_path):
+    unknown = np.full_like(trace.confidence, np.nan)
+    path = dataclasses.replace(trace, confidence=unknown).save(tmp_path / "t.safetensors")
+    assert np.isnan(Trace.load(path).confidence).all()
+    dataclasses.replace(trace, confidence=np.full_like(unknown, np.inf)).save(path)
+    with pytest.raises(UserError, match="holds what no trace has"):
+        Trace.load(path)

@@ -107,6 +107,7 @@ def test_an_array_that_was_not_kept_says_how_to_get_it():
             "3 entries along 'step'",
         ),
         (dict(arrays={"surprise": np.ones(2)}), "'surprise' is not one"),
+        (dict(qk_steps=(0, 1, 2, 4)), "qk_steps are not among its 4 steps"),
     ],
 )
 def test_parts_that_do_not_fit_are_a_sentence(fields, sentence):
@@ -128,3 +129,18 @@ def test_xarray_missing_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "xarray", None)
     with pytest.raises(UserError, match=r"floatscope\[xarray\]"):
         to_trace(full_run()).to_xarray()
+
+
+@pytest.mark.parametrize("rows", [(3, 3), (-1, 4), (0, 16)])
+def test_rows_outside_the_canvas_are_refused(rows):
+    run = full_run()
+    trace = to_trace(run, arrays={**to_trace(run).arrays, "computed": np.tile(rows, (len(run.attention), 1))})
+    with pytest.raises(UserError, match="rows outside its canvas"):
+        _ = trace.rows
+
+
+@pytest.mark.parametrize("seen", [0, -1])
+def test_columns_that_nobody_sees_are_refused(seen):
+    trace = to_trace(full_run())
+    with pytest.raises(UserError, match="no row sees a column"):
+        _ = to_trace(full_run(), arrays={**trace.arrays, "seen_by": np.full_like(trace.seen_by, seen)}).visible

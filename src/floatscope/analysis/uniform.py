@@ -64,7 +64,7 @@ def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], N
         first, last = rows - half, rows + half + 1
     elif trace.visibility == "causal":
         first, last = rows + 1 - widest, np.broadcast_to(rows + 1, (len(kinds), len(rows)))
-    elif match := re.fullmatch(r"block_causal\((\d+)\)", trace.visibility):
+    elif match := re.fullmatch(r"block_causal\(([1-9]\d{0,8})\)", trace.visibility):
         block = int(match.group(1))
         last = np.broadcast_to((rows // block + 1) * block, (len(kinds), len(rows)))
         first = np.zeros_like(last)

@@ -75,7 +75,7 @@ def run_data(trace: Trace, detector: str = DETECTOR) -> dict[str, Any]:
         "slots": trace.slots.tolist(),
         "layers": trace.layers,
         "commit_step": trace.commit_step.tolist(),
-        "confidence": [round(float(value), 4) for value in trace.confidence],
+        "confidence": [None if np.isnan(value) else round(float(value), 4) for value in trace.confidence],
         "steps": [step_data(trace.received[step], anchors[step]) for step in range(trace.steps)],
     }
 

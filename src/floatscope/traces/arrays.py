@@ -31,6 +31,11 @@ class TraceArray:
     maker: str = "probe"
     """Who makes it: the probe, or the sampler's steps."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether its numbers are whole; the others are float16 in a file."""
+        return self.bytes != 2
+
 
 def _row(axes: str, meaning: str, keep: str = "compact", bytes: int = 2, maker: str = "probe") -> TraceArray:
     return TraceArray(tuple(axes.split()), meaning, keep, bytes, maker)

@@ -8,8 +8,9 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
@@ -27,6 +28,13 @@ _FIELDS = (
     "model", "family", "kind", "visibility", "logits", "sampler", "seed", "texts", "regions", "marks", "qk_steps",
     "keep", "edits", "mixers", "metadata",
 )  # fmt: skip
+_TYPES: dict[str, Any] = {name: get_type_hints(Trace)[name] for name in _FIELDS} | {
+    "regions": tuple[tuple[str, int, int], ...],
+    "marks": tuple[str, ...],
+    "arrays": dict[str, dict[str, Any]],
+    "prompt_length": int,  # of version 1, in which the answer follows the prompt
+}
+"""What a header may say, with the types that its JSON must have."""
 _DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64", "U8": "uint8"}
 
 
@@ -52,11 +60,9 @@ def load(path: str | Path) -> Trace:
     path = Path(path)
     header = _read_header(path)
     arrays = LazyArrays(path, header["arrays"])
-    # Lists of JSON are tuples in a trace; a file of version 1 lacks some.
-    found = {name: header[name] for name in _FIELDS if name in header}
-    told: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
+    told = {name: header[name] for name in _FIELDS if name in header}  # a file of version 1 lacks some
     try:
-        told["regions"] = tuple(Region(label, start, stop) for label, start, stop in header["regions"])
+        told["regions"] = tuple(Region(*one) for one in header["regions"])
         told["marks"] = {name: arrays.read(f"mark.{name}") for name in header["marks"]}
         canvas = arrays.read("fixed.canvas")
         if "fixed.slots" in header["arrays"]:
@@ -120,8 +126,15 @@ class LazyArrays(Mapping[str, NDArray[Any]]):
         except (OSError, SafetensorError) as error:
             raise UserError(f"The array {name!r} could not be read from {self._path} ({error}).") from error
         values = np.ascontiguousarray(values).reshape(tuple(expected["shape"]))
-        if zlib.crc32(values.data) != expected["crc32"]:
+        if zlib.crc32(values.data) != expected.get("crc32"):
             raise UserError(f"The array {name!r} of {self._path} is damaged; trace the sample again.")
+        confidence = name == "fixed.confidence"  # the one that may be unknown, NaN
+        if confidence or (name in ARRAYS and not ARRAYS[name].whole):
+            sound = values.dtype.kind == "f" and (np.isfinite(values) | (np.isnan(values) & confidence)).all()
+        else:
+            sound = values.dtype.kind in "iu"
+        if not sound:
+            raise UserError(f"The array {name!r} of {self._path} holds what no trace has; trace the sample again.")
         return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
@@ -159,8 +172,14 @@ def _read_header(path: Path) -> dict[str, Any]:
         )
     if zlib.crc32(str(text).encode()) != crc32:
         raise UserError(f"The header of {path} is damaged; trace the sample again.")
-    header = json.loads(text)
-    if listing != {name: (entry["dtype"], entry["shape"]) for name, entry in header["arrays"].items()}:
+    try:
+        header = json.loads(text)
+        json.dumps(header, ensure_ascii=False).encode()  # half a surrogate pair could be shown nowhere
+        header = {name: msgspec.convert(value, _TYPES[name]) for name, value in header.items() if name in _TYPES}
+        listed = {name: (entry["dtype"], entry["shape"]) for name, entry in header["arrays"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"The header of {path} is none of a trace ({error}); trace the sample again.") from error
+    if listing != listed:
         raise UserError(f"{path} does not hold the arrays its header lists; trace the sample again.")
     return header
 

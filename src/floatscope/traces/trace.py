@@ -135,6 +135,8 @@ class Trace:
         """[step] query rows of each forward: the whole canvas, or what an ARM has generated so far."""
         if "computed" in self.arrays:
             first, stop = self.arrays["computed"].astype(np.int64).T
+            if ((first < 0) | (first >= stop) | (stop > len(self.canvas))).any():
+                raise UserError(f"The trace of {self.model!r} has rows outside its canvas; trace it again.")
             return stop - first
         if self.kind == "arm":
             return len(self.canvas) - len(self.slots) + np.arange(self.steps)
@@ -144,6 +146,8 @@ class Trace:
     def visible(self) -> NDArray[np.int64]:
         """[step, layer, token] V_j: how many rows can see column j at each step."""
         seen = self.seen_by.astype(np.int64)[None]  # [1, layer, token]
+        if (seen < 0).any() or not seen.any(axis=-1).all():
+            raise UserError(f"The trace of {self.model!r} has layers in which no row sees a column; trace it again.")
         if self.kind != "arm":
             return np.broadcast_to(seen, (self.steps, *seen.shape[1:]))
         left = self.rows[:, None] - np.arange(len(self.canvas))  # [step, token]
@@ -257,3 +261,5 @@ def _problems(trace: Trace) -> Iterator[str]:
         for axis, size in zip(axes, shape, strict=True):
             if sizes.setdefault(axis, size) != size:
                 yield f"{name} has {size} entries along {axis!r} where {sizes[axis]} were expected"
+    if not all(0 <= step < sizes.get("step", step + 1) for step in trace.qk_steps):
+        yield f"its qk_steps are not among its {sizes['step']} steps"

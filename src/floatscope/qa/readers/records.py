@@ -100,12 +100,12 @@ def _whole_file(path: Path) -> Iterator[Record | WrongRecord]:
         document = json.loads(b"\n".join(line for _, line in _lines(path, keep_blank=True)))
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits too
         if not path.name.endswith(LINE_SUFFIXES) and not any(
             isinstance(_parse(line), dict) for _, line in _lines(path)
         ):
-            place = f"line {error.lineno}, column {error.colno}"
-            raise UserError(f"{path} is not valid JSON: {error.msg} at {place}.") from error
+            at = f" at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+            raise UserError(f"{path} is not valid JSON: {getattr(error, 'msg', error)}{at}.") from error
         yield from _line_records(_lines(path), path)
         return
     items = _wrapped(document) if isinstance(document, dict) else document
@@ -145,6 +145,8 @@ def _line_records(lines: Iterator[tuple[int, bytes]], path: Path) -> Iterator[Re
             reason = f"it is not UTF-8 text (byte {error.start} of the line)"
         except json.JSONDecodeError as error:
             reason = f"it is not valid JSON ({error.msg} at column {error.colno})"
+        except ValueError as error:
+            reason = f"it is not valid JSON ({error})"
         except RecursionError:
             reason = "its JSON is nested too deeply"
         yield WrongRecord(path.name, f"line {number}", reason)

@@ -305,7 +305,10 @@
       const slot = run.slots.get(token);
       let text = ` · token ${token} · ${run.label(token)} · received ${percent(value)}`;
       if (run.isAnchor(this.at, this.layer, token)) text += " · anchor";
-      if (run.commitStep[slot] >= 0 && state !== "open") text += ` · committed at step ${run.commitStep[slot]} with ${percent(run.confidence[slot])}`;
+      if (run.commitStep[slot] >= 0 && state !== "open") {
+        const sure = run.confidence[slot]; // null where it was not kept
+        text += ` · committed at step ${run.commitStep[slot]}${sure === null ? "" : ` with ${percent(sure)}`}`;
+      }
       this.readout.replaceChildren(make("b", "", null, word), text);
     }
   }
