@@ -93,6 +93,8 @@ class Prompt:
     """For each document, the tokens of its text that did not fit and were left out."""
     slots: Ids | None = None
     """Positions of the answer slots, ascending; the ids there are of no meaning."""
+    answer: Ids | None = None
+    """The tokens that belong into the slots, where they are known; `replay` fills them in."""
     sentences: tuple[Region, ...] = ()
     """The sentences of each document, under its label."""
 
@@ -102,6 +104,10 @@ class Prompt:
         slots = None if self.slots is None else token_ids(self.slots)
         self._check_regions(len(ids), slots)
         self._check_marks(marks, len(ids))
+        if self.answer is not None:
+            object.__setattr__(self, "answer", token_ids(self.answer))
+            if slots is None or len(token_ids(self.answer)) != len(slots):
+                raise UserError("the answer of the prompt has another number of tokens than slots: make them the same")
         object.__setattr__(self, "ids", ids)
         object.__setattr__(self, "slots", slots)
         object.__setattr__(self, "regions", tuple(self.regions))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from floatscope.canvas import positions, with_answer
 from floatscope.errors import UserError
-from floatscope.qa.prompts import build_canvas, build_prompt, cut_text, shares
+from floatscope.qa.prompts import build_canvas, build_prompt, cut_text, shares, surroundings
 from floatscope.qa.samples import Document
 from floatscope.qa.templates import parse_template, read_template
 from floatscope.qa.world.vocabulary import make_tokenizer
@@ -117,7 +117,7 @@ def check_partition(tokenizer, prompt):
     assert all(a.label != b.label for a, b in zip(prompt.regions, prompt.regions[1:], strict=False))
     special = (set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)) - {tokenizer.unk_token_id}
     for region in prompt.regions:
-        if region.label not in ("bos", "scaffold"):
+        if region.label not in ("bos", "scaffold", "answer"):
             assert not special & set(prompt.ids[region.start : region.stop].tolist())
 
 
@@ -350,16 +350,134 @@ def test_a_canvas_has_its_slots_between_two_texts():
     words = [token for token in tokenizer.get_vocab() if token.isalpha()][:3]
     ids = tokenizer.convert_tokens_to_ids(words)
     bos = tokenizer.bos_token_id
-    middle = build_canvas(" ".join(words[:2]), 3, words[2], tokenizer=tokenizer)
+    middle = build_canvas(tokenizer, " ".join(words[:2]), 3, words[2])
     assert middle.ids.tolist() == [bos, *ids[:2], 0, 0, 0, ids[2]] and middle.slots.tolist() == [3, 4, 5]
     assert [(r.label, r.start, r.stop) for r in middle.regions] == [
-        ("bos", 0, 1), ("before", 1, 3), ("answer", 3, 6), ("after", 6, 7),
+        ("bos", 0, 1), ("query", 1, 3), ("answer", 3, 6), ("query", 6, 7),
     ]  # fmt: skip
-    left = build_canvas([], 2, ids)
+    assert {name: found.tolist() for name, found in middle.marks.items()} == {"before": [1, 2], "after": [6]}
+    assert middle.answer is None
+    left = build_canvas(None, [], 2, ids)
     assert left.ids.tolist() == [0, 0, *ids] and left.slots.tolist() == [0, 1]
-    right = build_canvas(ids, 2)
-    assert right.ids.tolist() == [*ids, 0, 0] and right.slots.tolist() == [3, 4]
-    with pytest.raises(UserError, match="give the tokenizer too"):
-        build_canvas("text", 2)
-    with pytest.raises(UserError, match="at least one answer slot"):
-        build_canvas(ids, 0)
+    right = build_canvas(tokenizer, [bos, *ids], ids[:2])
+    assert right.ids.tolist() == [bos, *ids, 0, 0] and right.slots.tolist() == [4, 5]
+    assert right.answer.tolist() == ids[:2] and right.regions[0].label == "bos"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ((None, "text", 2), "NoneType gives no character offsets"),
+        ((None, [5], 0), "at least one answer slot"),
+        ((make_tokenizer(), "Who", 0), "at least one answer slot"),
+        ((make_tokenizer(), "Who", [5, 6]), "of texts or of token ids, not of both"),
+        ((make_tokenizer(), [5], "Who"), "of texts or of token ids, not of both"),
+        ((make_tokenizer(), "Who", ""), "The text that is to stand in the slots is empty"),
+    ],
+)
+def test_a_canvas_that_cannot_be_is_a_sentence(given, sentence):
+    with pytest.raises(UserError, match=sentence):
+        build_canvas(*given)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(before=TEXT, said=TEXT.filter(str.strip), after=TEXT)
+@settings(max_examples=30, deadline=None)
+def test_a_text_in_the_slots_is_tokenised_with_those_around_it(name, before, said, after):
+    """The tokens are those of the whole text; the slots are those with most of their characters in the middle."""
+    tokenizer = TOKENIZERS[name]
+    text = before + said + after
+    try:
+        canvas = build_canvas(tokenizer, before, said, after)
+    except UserError as error:
+        assert "no token of its own" in str(error)
+        return
+    whole = canvas.ids.copy()
+    whole[canvas.slots] = canvas.answer
+    lead, trail = surroundings(tokenizer)
+    spans = token_spans(tokenizer, text, whole[len(lead) : len(whole) - len(trail)])
+    for place, (start, stop) in enumerate(spans, len(lead)):
+        inside = len(range(max(start, len(before)), min(stop, len(before + said))))
+        left, right = len(range(start, min(stop, len(before)))), len(range(max(start, len(before + said)), stop))
+        if stop > start:
+            is_slot = inside >= left and inside > right
+            assert (place in canvas.slots) == is_slot
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_what_stands_at_the_edges_of_the_gap(name):
+    """Neither side is tokenised as if the other followed, and the text after the gap not as if a text began there."""
+    tokenizer = TOKENIZERS[name]
+    special = next(token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
+
+    def tokens(text):
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    canvas = build_canvas(tokenizer, "Port Al", 2, "den is in it.")
+    own = canvas.ids.tolist()
+    assert [own[place] for place in canvas.marks["before"]] == tokens("Port Al")
+    assert [own[place] for place in canvas.marks["after"]] == tokens(f"{special}den is in it.")[1:]
+    assert canvas.slots.tolist() == [canvas.marks["before"][-1] + 1, canvas.marks["before"][-1] + 2]
+
+
+def test_a_blank_before_the_slots_is_left_to_a_tokenizer_that_writes_it_into_the_word_that_follows():
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    glued = Tokenizer(models.BPE())
+    glued.pre_tokenizer, glued.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    glued.train_from_iterator(["a ant in a oak"] * 9, trainers.BpeTrainer(special_tokens=["<s>", "<m>"]))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=glued, mask_token="<m>")
+    with_blank, without = (build_canvas(tokenizer, text, 2, " oak") for text in ("in a ", "in a"))
+    assert with_blank.ids.tolist() == without.ids.tolist()
+    two = build_canvas(tokenizer, "in a  ", 2, " oak")
+    assert len(two.ids) == len(without.ids) + 1  # the other blank is the user's
+    template = parse_template("{question}{documents}{text}{/documents} in {answer} in a", "mine")
+    asked = build_prompt(tokenizer, "a ant", [], template=template, slots=2)
+    assert tokenizer.decode(asked.ids[: asked.slots[0]]) == "a ant in"
+    assert tokenizer.decode(asked.ids[asked.slots[-1] + 1 :]) == " in a"
+    words = make_tokenizer()  # writes no blanks at all
+    assert build_canvas(words, "Who ", 2).ids.tolist() == build_canvas(words, "Who", 2).ids.tolist()
+
+
+TEMPLATE = "{question}\n{documents}\n{number}: {text}\n{/documents}\n{answer} and {question}"
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_template_may_say_where_the_answer_stands(name):
+    tokenizer = TOKENIZERS[name]
+    template = parse_template(TEMPLATE, "mine")
+    documents = [Document("", "It is in Port Alden.", gold=True)]
+    prompt = build_prompt(tokenizer, "Where?", documents, ["Port Alden"], template=template, slots=3)
+    check_partition(tokenizer, prompt)
+    labels = [region.label for region in prompt.regions]
+    place = labels.index("answer")
+    assert labels.count("answer") == 1 and labels[place - 1] != "query" and "query" in labels[place:]
+    assert len(prompt.regions[place]) == 3 == len(prompt.slots) and prompt.answer is None
+    assert len(prompt.marks["evidence"]) >= len(prompt.marks["gold_answer"]) > 0
+    known = build_prompt(tokenizer, "Where?", documents, template=template, slots="in Port Alden")
+    assert len(known.slots) == len(known.answer) > 0
+    needed = len(prompt.ids) - 3 - len(prompt.marks["evidence"])
+    cut = build_prompt(tokenizer, "Where?", documents, template=template, slots=3, room=needed + 2)
+    assert len(cut.ids) - 3 <= needed + 2 and cut.cut[0] > 0
+    with pytest.raises(UserError, match=r"The template mine has \{answer\}: say how many slots"):
+        build_prompt(tokenizer, "Where?", documents, template=template)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_known_answer_follows_the_prompt_where_the_template_does_not_place_it(name):
+    """What the sampler's own slots would follow: markup and [SEP] too."""
+    tokenizer = TOKENIZERS[name]
+    asked = build_prompt(tokenizer, "Where?", [])
+    known = build_prompt(tokenizer, "Where?", [], slots=" it is")
+    assert known.regions[-1].label == "answer" and known.slots[-1] == len(known.ids) - 1
+    assert known.ids[: known.slots[0]].tolist() == asked.ids.tolist()
+    assert build_prompt(tokenizer, "Where?", [], slots=4).slots is None
+
+
+def test_a_template_has_one_place_for_the_answer():
+    with pytest.raises(UserError, match="more than once"):
+        parse_template(TEMPLATE + "{answer}", "mine")
+    both = "{before}\n{question}{answer}\n{/before}\n{documents}\n{text}\n{/documents}\n"
+    both += "{after}\n{question}{answer}{/after}"
+    assert parse_template(both, "mine").has_answer and not read_template("default").has_answer

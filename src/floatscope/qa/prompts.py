@@ -14,7 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from floatscope.canvas import ANSWER, BOS, SCAFFOLD, Ids, Prompt, Region, document_label, regions_from_labels, token_ids
+from floatscope.canvas import (
+    ANSWER,
+    BOS,
+    QUERY,
+    SCAFFOLD,
+    Ids,
+    Prompt,
+    Region,
+    document_label,
+    regions_from_labels,
+    token_ids,
+)
 from floatscope.errors import UserError
 from floatscope.qa.samples import Document
 from floatscope.qa.templates import TEXT, Piece, Placement, Template, read_template
@@ -36,6 +47,11 @@ class _Tokens:
     edges: NDArray[np.int64]
     """Where each piece begins in the text, and where the last ends."""
 
+    @property
+    def labels(self) -> list[str]:
+        """The region of each token."""
+        return [self.pieces[owner].label for owner in self.owners]
+
     def piece_of(self, number: int) -> int:
         """Index of the piece that is the text of a document, counted from 1."""
         label = document_label(number)
@@ -56,68 +72,142 @@ def build_prompt(
     placement: Placement | None = None,
     raw: bool = False,
     room: int | None = None,
+    slots: int | str | None = None,
 ) -> Prompt:
-    """Render, tokenise with offsets, label. `tokenizer` is any fast tokenizer of transformers.
+    """Render, tokenise with offsets, label. `tokenizer` is any fast tokenizer of transformers, or a model that has one.
 
     template: from `read_template`; default: the one template for all models.
     placement: the question before or after the documents; default: as the template has it.
     raw: leave the tokenizer's chat template aside, if it has one.
-    room: the most tokens the prompt may have. Documents are cut to fit, the longest first, and `cut` says by how much.
+    room: the most tokens the prompt may have beside its slots. Documents are cut to fit, the longest first, and `cut`
+    says by how much.
+    slots: how many answer slots stand where the template has {answer}; without it they follow the text, as many as the
+    sampler fills. Or the text that is to stand in them, for `replay`, at {answer} or after the text.
 
     marks: `evidence`, the text tokens of gold documents (no title); `gold_answer`, the tokens of an answer string
     inside the evidence (literal, any case, at word edges).
     """
     if not question.strip():
         raise UserError("The question is empty; a prompt needs one.")
-    if not getattr(tokenizer, "is_fast", False):
-        raise UserError(
-            f"{type(tokenizer).__name__} gives no character offsets, which regions need; use a fast tokenizer."
-        )
+    tokenizer = _fast(tokenizer)
     template = template or read_template("default")
+    if template.has_answer and slots is None:
+        raise UserError(f"The template {template.name} has {{answer}}: say how many slots stand there, as in slots=32.")
     chat = not raw and bool(getattr(tokenizer, "chat_template", None))
     before, after = ([], []) if chat else surroundings(tokenizer)
+    answer = _answer(tokenizer, slots) if template.has_answer or isinstance(slots, str) else None
 
     def tokens_of(shown: Sequence[Document]) -> _Tokens:
-        pieces = template.pieces(question, shown, placement)
-        return _tokenise(tokenizer, _in_chat(tokenizer, pieces) if chat else pieces)
+        pieces = template.pieces(question, shown, placement, answer)
+        pieces = _in_chat(tokenizer, pieces) if chat else pieces
+        if answer is not None and not template.has_answer:
+            pieces = [*pieces, answer]
+        return _tokenise(tokenizer, pieces, isinstance(slots, str))
 
     full = tokens = tokens_of(documents)
     if before and len(tokens.ids) and tokens.ids[0] == before[0]:
         before = []  # the template has its own
-    if room is not None and len(tokens.ids) > (space := room - len(before) - len(after)):
-        tokens = _fitted(full, documents, space, tokens_of)
-    labels = [tokens.pieces[owner].label for owner in tokens.owners]
-    if labels and tokens.ids[0] in (tokenizer.bos_token_id, tokenizer.cls_token_id):
-        labels[0] = BOS
-    return Prompt(
-        text="".join(piece.text for piece in tokens.pieces),
-        ids=np.concatenate([before, tokens.ids, after]).astype(np.int64),
-        regions=regions_from_labels([*[BOS] * len(before), *labels, *[SCAFFOLD] * len(after)]),
+    if room is not None:
+        space = room - len(before) - len(after) + full.labels.count(ANSWER)
+        tokens = full if len(full.ids) <= space else _fitted(full, documents, space, tokens_of)
+    prompt = _prompt(tokenizer, tokens, before, after, not template.has_answer, isinstance(slots, str))
+    return replace(
+        prompt,
         marks={name: found + len(before) for name, found in _marks(tokens, answers).items()},
         cut=tuple(max(0, len(full.text_of(n)) - len(tokens.text_of(n))) for n in range(1, len(documents) + 1)),
         sentences=_sentences(tokens, len(documents), len(before)),
     )
 
 
-def build_canvas(before: Any, slots: int, after: Any = "", *, tokenizer: Any = None) -> Prompt:
+def build_canvas(tokenizer: Any, before: Any, slots: Any, after: Any = "") -> Prompt:
     """A canvas whose answer slots stand between two texts; either may be empty, so that they stand at an end.
 
-    before, after: texts, for which the tokenizer is needed, or token ids. Texts get the tokens that the tokenizer puts
-    around them, such as bos; ids are taken as they are. Regions: bos, `before`, `answer`, `after`.
+    tokenizer: a fast tokenizer of transformers, or a model that has one; may be None where token ids are given.
+    before, after: texts, or token ids. A text gets the tokens that the tokenizer puts around one, such as bos; ids are
+    taken as they are.
+    slots: how many; or what is to stand in them, a text or token ids, which `replay` fills in. Texts are tokenised as
+    one, so that the slots are tokens of the very text that is run.
+
+    The texts around the slots are the region "query" and the marks "before" and "after".
     """
-    if slots < 1:
-        raise UserError(f"slots={slots}: a canvas needs at least one answer slot.")
-    texts = [part for part in (before, after) if isinstance(part, str) and part]
-    if texts and tokenizer is None:
-        raise UserError(f"{texts[0]!r} is a text: give the tokenizer too, or token ids.")
-    own = [_encode(tokenizer, part)[0] if isinstance(part, str) and part else part for part in (before, after)]
-    first, last = (token_ids(part).tolist() if len(part) else [] for part in own)
-    lead, trail = surroundings(tokenizer) if texts else ([], [])
-    labels = [*[BOS] * len(lead), *["before"] * len(first), *[ANSWER] * slots, *["after"] * len(last)]
-    ids = np.array([*lead, *first, *[0] * slots, *last, *trail], np.int64)
-    place = len(lead) + len(first)
-    regions = regions_from_labels([*labels, *[SCAFFOLD] * len(trail)])
-    return Prompt(" ".join(texts), ids, regions, slots=np.arange(place, place + slots))
+    tokenizer, known = getattr(tokenizer, "tokenizer", tokenizer), isinstance(slots, str) or np.ndim(slots) > 0
+    written = {isinstance(part, str) for part in ([before, slots, after] if known else [before, after]) if len(part)}
+    lead, trail = [], []
+    if True in written:
+        if False in written:
+            raise UserError("A canvas is made of texts or of token ids, not of both: tokenize the texts first.")
+        tokenizer = _fast(tokenizer)
+        lead, trail = surroundings(tokenizer)
+        pieces = [Piece(before or "", QUERY), _answer(tokenizer, slots), Piece(after or "", QUERY)]
+        tokens = _tokenise(tokenizer, pieces, known)
+    else:
+        parts = [token_ids(part) if len(part) else np.zeros(0, np.int64) for part in (before, after)]
+        parts.insert(1, token_ids(slots) if known else np.zeros(_slot_count(slots), np.int64))
+        owners = np.repeat(np.arange(3), [len(part) for part in parts])
+        pieces = [Piece("", QUERY), Piece("", ANSWER), Piece("", QUERY)]
+        tokens = _Tokens(pieces, np.concatenate(parts), np.zeros((0, 2), np.int64), owners, np.zeros(0, np.int64))
+    sides = {name: np.flatnonzero(tokens.owners == piece) for name, piece in (("before", 0), ("after", 2))}
+    marks = {name: found + len(lead) for name, found in sides.items() if len(found)}
+    return replace(_prompt(tokenizer, tokens, lead, trail, False, known), marks=marks)
+
+
+def _fast(tokenizer: Any) -> Any:
+    """The tokenizer that was given, or that of a model, if it can tell offsets."""
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(
+            f"{type(tokenizer).__name__} gives no character offsets, which regions need; use a fast tokenizer."
+        )
+    return tokenizer
+
+
+def _slot_count(slots: Any) -> int:
+    if not isinstance(slots, int | np.integer) or isinstance(slots, bool) or slots < 1:
+        raise UserError(f"slots={slots!r}: a canvas needs at least one answer slot, a whole number of them.")
+    return int(slots)
+
+
+def _answer(tokenizer: Any, slots: Any) -> Piece:
+    """What stands in the text where the slots are: the text they are to hold, or a special token for each.
+
+    A special token parts the text before it from the text after it, as a slot does: neither is tokenised as if the
+    other followed at once, or as if it stood alone.
+    """
+    if isinstance(slots, str):
+        if not slots.strip():
+            raise UserError("The text that is to stand in the slots is empty: write it, or give a number of slots.")
+        return Piece(slots, ANSWER)
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    if not special:
+        raise UserError("The tokenizer has no special tokens, so slots cannot stand inside of a text: give token ids.")
+    return Piece((tokenizer.mask_token or special[0]) * _slot_count(slots), ANSWER)
+
+
+def _prompt(
+    tokenizer: Any, tokens: _Tokens, lead: Sequence[int], trail: Sequence[int], at_end: bool, known: bool
+) -> Prompt:
+    """The tokens between those that go around a text; an answer `at_end` follows them all.
+
+    `known`: the tokens of the answer are those that belong into its slots.
+    """
+    labels = tokens.labels
+    starts = (getattr(tokenizer, "bos_token_id", None), getattr(tokenizer, "cls_token_id", None))
+    if labels and labels[0] != ANSWER and tokens.ids[0] in starts:
+        labels[0] = BOS
+    place = labels.index(ANSWER) if at_end and ANSWER in labels else len(labels)
+    labels = [*[BOS] * len(lead), *labels[:place], *[SCAFFOLD] * len(trail), *labels[place:]]
+    ids = np.concatenate([lead, tokens.ids[:place], trail, tokens.ids[place:]]).astype(np.int64)
+    slots = np.flatnonzero(np.array(labels) == ANSWER)
+    if known and not len(slots):
+        raise UserError("The text that is to stand in the slots has no token of its own: give more of it.")
+    shown = [piece.text for piece in tokens.pieces if known or piece.label != ANSWER]
+    return Prompt(
+        text="".join(shown),
+        ids=np.where(np.array(labels) == ANSWER, 0, ids),
+        regions=regions_from_labels(labels),
+        slots=slots if len(slots) else None,
+        answer=ids[slots] if len(slots) and known else None,
+    )
 
 
 def surroundings(tokenizer: Any) -> tuple[list[int], list[int]]:
@@ -172,16 +262,26 @@ def _trimmed(pieces: Sequence[Piece]) -> list[Piece]:
     return kept
 
 
-def _tokenise(tokenizer: Any, pieces: list[Piece]) -> _Tokens:
-    """Special tokens that are words of a document or a question ("<eos>", "<|mdm_mask|>"), not markup, are spelt."""
+def _tokenise(tokenizer: Any, pieces: list[Piece], known: bool = False) -> _Tokens:
+    """The text that is run, as tokens of its pieces.
+
+    Special tokens that are words of a document, a question or a `known` answer ("<eos>", "<|mdm_mask|>"), not markup,
+    are spelt. A blank before slots is left to them where the tokenizer writes it into the word that follows.
+    """
+    place = next((place for place, piece in enumerate(pieces) if piece.label == ANSWER), 0)
+    lead = pieces[place - 1].text if place and not known else ""
+    alone, continued = (_encode(tokenizer, lead + word)[0] for word in ("", "a"))
+    if lead.endswith(" ") and not np.array_equal(alone, continued[: len(alone)]):
+        pieces = [*pieces[: place - 1], replace(pieces[place - 1], text=lead[:-1]), *pieces[place:]]
     text = "".join(piece.text for piece in pieces)
     edges = np.cumsum([0] + [len(piece.text) for piece in pieces])
     ids, offsets = _encode(tokenizer, text)
     owners = _owners(offsets, edges)
     special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    kept = (SCAFFOLD,) if known else (SCAFFOLD, ANSWER)
     for token in np.flatnonzero(np.isin(ids, list(special)))[::-1]:
         start, stop = offsets[token]
-        if pieces[owners[token]].label != SCAFFOLD and text[start:stop].strip() == special[int(ids[token])]:
+        if pieces[owners[token]].label not in kept and text[start:stop].strip() == special[int(ids[token])]:
             spelt, own = _encode(tokenizer, text[start:stop], split_special_tokens=True)
             ids = np.concatenate([ids[:token], spelt, ids[token + 1 :]])
             offsets = np.concatenate([offsets[:token], own + start, offsets[token + 1 :]])

@@ -60,6 +60,7 @@ def prepare(study: Study, model: Model, template: Template, job: Job) -> Prepare
             placement=job.condition.placement,
             raw=study.prompt.raw,
             room=None if model.context is None else model.context - slots,
+            slots=slots,
         )
     except Exception as error:  # whatever is wrong with one sample stays with it
         return Prepared(job, slots, error=sentence(error))

@@ -1,12 +1,12 @@
 """Templates: the words around question and documents, as text files; rendering keeps where every character is from.
 
 The built-in ones are the .txt files beside this one, in the language of a user's own (docs/howto/prompts.md):
-{documents} ... {number} [{title}. ] {text} ... {otherwise} ... {/documents}, {question}, {before} ... {/before},
-{after} ... {/after}. A section's tag that stands alone on its line takes the line with it.
+{documents} ... {number} [{title}. ] {text} ... {otherwise} ... {/documents}, {question}, {answer}, {before} ...
+{/before}, {after} ... {/after}. A section's tag that stands alone on its line takes the line with it.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -21,7 +21,10 @@ Placement = Literal["before", "after"]
 TEXT, TITLE = "text", "title"
 
 _SECTIONS = ("documents", "otherwise", "before", "after")
-_FIELDS = {"question": ("", "before", "after"), **dict.fromkeys(("number", "title", "text"), ("documents",))}
+_FIELDS = {
+    **dict.fromkeys(("question", "answer"), ("", "before", "after")),
+    **dict.fromkeys(("number", "title", "text"), ("documents",)),
+}
 """Fields, with the sections in which they mean something."""
 _ALONE = re.compile(r"(?m)^[ \t]*(\{(?:/?documents|otherwise|/?before|/?after)\})[ \t]*\n")
 _TOKEN = re.compile(
@@ -58,8 +61,19 @@ class Template:
     placements: tuple[Placement, ...]
     """Where the question can stand, seen from the documents; the first is where it stands if nothing is said."""
 
-    def pieces(self, question: str, documents: Sequence[Document], placement: Placement | None = None) -> list[Piece]:
-        """The prompt's text in order; neighbours that are scaffold are one piece."""
+    @property
+    def has_answer(self) -> bool:
+        """Whether it says where the slots of the answer stand; else they follow the text."""
+        return any(item.field == "answer" for item in self.items)
+
+    def pieces(
+        self,
+        question: str,
+        documents: Sequence[Document],
+        placement: Placement | None = None,
+        answer: Piece | None = None,
+    ) -> list[Piece]:
+        """The prompt's text in order; neighbours that are scaffold are one piece. `answer` stands at {answer}."""
         placement = placement or self.placements[0]
         if placement not in self.placements:
             raise UserError(
@@ -67,13 +81,15 @@ class Template:
                 "{before} ... {/before} and {after} ... {/after} to have both."
             )
         merged: list[Piece] = []
-        for piece in self._render(question, documents, placement):
+        for piece in self._render({"question": Piece(question, QUERY), "answer": answer}, documents, placement):
             if merged and piece.label == merged[-1].label == SCAFFOLD:
                 piece = Piece(merged.pop().text + piece.text, SCAFFOLD)
             merged.append(piece)
         return merged
 
-    def _render(self, question: str, documents: Sequence[Document], placement: Placement) -> Iterator[Piece]:
+    def _render(
+        self, fields: Mapping[str, Piece | None], documents: Sequence[Document], placement: Placement
+    ) -> Iterator[Piece]:
         for section, group in groupby(self.items, key=lambda item: item.section):
             items = tuple(group)
             if section == "documents":
@@ -81,7 +97,7 @@ class Template:
                     yield from _document_pieces(items, number, document)
             elif section in ("", placement) or (section == "otherwise" and not documents):
                 for item in items:
-                    yield Piece(question, QUERY) if item.field else Piece(item.lead, SCAFFOLD)
+                    yield fields.get(item.field) or Piece(item.lead, SCAFFOLD)
 
 
 def read_template(name: str, family: str = "") -> Template:
@@ -171,6 +187,8 @@ def _placements(name: str, items: Sequence[_Item]) -> tuple[Placement, ...]:
         raise _wrong(
             name, f"has {texts} places for a document's {{text}}: write one, in {{documents}} ... {{/documents}}"
         )
+    if any(sum(i.field == "answer" and i.section in ("", where) for i in items) > 1 for where in ("before", "after")):
+        raise _wrong(name, "has {answer} more than once: the slots stand in one place")
     asking = [place for place, item in enumerate(items) if item.field == "question"]
     if not asking:
         raise _wrong(name, "has no {question}")
