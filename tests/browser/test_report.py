@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
+import altair as alt
 import numpy as np
 import polars as pl
 import pytest
@@ -12,6 +13,7 @@ from playwright.sync_api import expect
 
 from floatscope.analysis import draw
 from floatscope.analysis.anchors import detect
+from floatscope.analysis.figure import Figure
 from floatscope.analysis.palette import DARK
 from floatscope.analysis.palette import MODELS as COLOURS
 from floatscope.report.markup import asset, script_json
@@ -208,6 +210,27 @@ def test_csv_equals_the_table(page):
     table = made_scores().filter(stressor="documents")
     text = saved(page, page.locator("[data-csv]"))
     assert pl.read_csv(io.StringIO(text), schema=table.schema).equals(table)
+
+
+def test_a_name_is_no_formula_in_a_saved_csv(open_page, tmp_path):
+    names = ['=1+"2",\n3', "@x", "-y", "plain"]
+    table = pl.DataFrame({"model": names, "value": [-1.5, 2.0, -0.25, None]})
+    chart = alt.Chart(table).mark_point().encode(x="value:Q", color="model:N")
+    scores = made_scores().filter(stressor="documents").with_columns(model=pl.lit("=1"))
+    for name, text in (
+        ("figure", figure_page(Figure("own", "Mine", chart, table, "See."))),
+        ("report", build_page(replace(made_content(), scores=scores, results={}, traces=()))),
+    ):
+        path = tmp_path / f"{name}.html"
+        path.write_text(text, encoding="utf-8")
+        page = open_page(path)
+        if name == "figure":
+            read = pl.read_csv(io.StringIO(download(page, page.locator("[data-action=csv]"))), schema=table.schema)
+            assert read["model"].to_list() == ['\'=1+"2",\n3', "'@x", "'-y", "plain"]
+            assert read["value"].equals(table["value"])
+        else:
+            read = pl.read_csv(io.StringIO(download(page, page.locator("[data-csv]"))), schema=scores.schema)
+            assert set(read["model"]) == {"'=1"} and read.drop("model").equals(scores.drop("model"))
 
 
 def test_figures_are_drawn_when_they_come_near(open_page, report):

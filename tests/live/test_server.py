@@ -237,6 +237,7 @@ def test_there_is_no_way_to_the_file_system(server, path):
         (413, b" " * 300_000, {}, "300,000 bytes: at most 262,144"),
         (413, None, {"Content_Length": "99999999999999"}, "at most 262,144"),
         (411, b"", {"Content_Length": "-1"}, "Content-Length"),
+        (411, None, {"Content_Length": "9" * 5000}, "Content-Length"),
         (415, b"{}", {"Content_Type": "text/plain"}, "application/json"),
         (421, b"{}", {"Host": "evil.example:8765"}, "own name"),
         (421, b"{}", {"Host": "127.0.0.1.evil.example"}, "own name"),
@@ -276,11 +277,44 @@ def test_a_port_in_use_is_one_sentence(server, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "told"), [("127.0.0.1", 70000, "0 to 65535"), ("no.such.host.invalid", 0, "Cannot serve on no")]
+    ("host", "port", "told"),
+    [
+        ("127.0.0.1", 70000, "0 to 65535"),
+        ("no.such.host.invalid", 0, "Cannot serve on no"),
+        ("", 0, "--host is empty: give 127.0.0.1 for this machine only, or 0.0.0.0 for every interface"),
+    ],
 )
 def test_addresses_that_cannot_be_bound(host, port, told):
     with pytest.raises(fs.UserError, match=told):
         LiveServer(host, port)
+
+
+def test_a_server_that_everyone_reaches_says_so():
+    for host, everywhere, named in (("0.0.0.0", True, "localhost"), ("0", True, "localhost"),
+                                    ("127.0.0.1", False, "127.0.0.1"), ("localhost", False, "localhost")):  # fmt: skip
+        with LiveServer(host, 0) as server:
+            assert server.everywhere is everywhere
+            assert server.url == f"http://{named}:{server.server_address[1]}/"
+
+
+def test_connections_are_bounded_and_those_that_end_make_room(models):
+    with serving(models[:1], Limits(connections=2)) as server:
+        idle = [socket.create_connection(server.server_address, timeout=20) for _ in range(2)]
+        try:
+            with socket.create_connection(server.server_address, timeout=20) as third:
+                head, body = third.makefile("rb").read().split(b"\r\n\r\n", 1)
+            assert head.split()[1] == b"503" and "Too many connections" in json.loads(body)["sentence"]
+        finally:
+            for connection in idle:
+                connection.close()
+
+        def served() -> bool:
+            try:
+                return send(server, "GET", "/")[0] == 200
+            except OSError:
+                return False
+
+        wait_until(served)
 
 
 def test_models_the_page_could_not_use_are_refused(models):

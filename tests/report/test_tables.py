@@ -119,6 +119,17 @@ def test_csv_is_the_long_table_itself():
     assert read.equals(made())
 
 
+def test_names_neither_steer_a_terminal_nor_become_formulas():
+    wicked = {"m": "=HYPERLINK(1)", "n": "@n", "o": "+o", "p": "-p", "q": "q\x1b[31m\x9b\r"}
+    table = score_table(score_row(name, "score", -0.5, -0.6, 0.7, documents=0) for name in wicked.values())
+    lines = write_tables(table, NOTES, "csv").splitlines()[1:]
+    assert [line.split(",")[0] for line in lines] == ["'=HYPERLINK(1)", "'@n", "'+o", "'-p", "q\ufffd[31m\ufffd\ufffd"]
+    assert {tuple(line.split(",")[8:11]) for line in lines} == {("-0.5", "-0.6", "0.7")}  # numbers stay numbers
+    for form in ("markdown", "latex"):
+        text = write_tables(table, NOTES, form)
+        assert "q\ufffd[31m\ufffd\ufffd" in text and all(letter == "\n" or letter.isprintable() for letter in text)
+
+
 def test_no_such_format_and_nothing_to_write():
     with pytest.raises(UserError, match="no table format 'html'; known are markdown, latex, csv"):
         write_tables(made(), NOTES, "html")

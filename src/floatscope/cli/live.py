@@ -38,12 +38,15 @@ def serve(
     """
     import webbrowser
 
+    from floatscope.cli import one_line
     from floatscope.live.examples import TWINS
     from floatscope.live.server import LiveServer
 
     with LiveServer(host, port) as server:  # before the models are loaded: a port in use is told at once
         server.open_with([load_model(source, None, dtype, device) for source in models or TWINS])
-        print(f"floatscope: serving {', '.join(server.models)} at {server.url} (Ctrl-C ends it)", flush=True)
+        names = one_line(", ".join(server.models))
+        who = "; whoever reaches this machine can use it" if server.everywhere else ""
+        print(f"floatscope: serving {names} at {server.url} (Ctrl-C ends it{who})", flush=True)
         if open_page:
             webbrowser.open(server.url)
         server.serve_forever()

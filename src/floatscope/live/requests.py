@@ -30,6 +30,8 @@ class Limits:
     """Bytes of a request."""
     waiting: int = 8
     """Jobs that may wait behind the one that runs."""
+    connections: int = 64
+    """Connections that may be open at once."""
 
 
 LIMITS = Limits()

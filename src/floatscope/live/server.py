@@ -13,6 +13,7 @@ import re
 import select
 import socket
 import sys
+import threading
 from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
@@ -49,6 +50,10 @@ HEADERS = {
 _LOOK_TIME = 0.2
 """Seconds between two looks at whether the client is still there."""
 _MOST_DRAINED = 8_000_000
+_TOO_MANY = (
+    b"HTTP/1.0 503 Service Unavailable\r\nContent-Type: application/json\r\n\r\n"
+    b'{"sentence": "Too many connections are open. Try again in a while."}'
+)
 
 
 class LiveServer(ThreadingHTTPServer):
@@ -57,6 +62,8 @@ class LiveServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, host: str, port: int, limits: Limits = LIMITS) -> None:
+        if not host:  # which the system reads as every interface
+            raise UserError("--host is empty: give 127.0.0.1 for this machine only, or 0.0.0.0 for every interface.")
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.queue = JobQueue(limits.waiting)  # first: a server that cannot bind closes itself
         try:
@@ -71,6 +78,7 @@ class LiveServer(ThreadingHTTPServer):
             raise UserError(f"--port {port}: a port is a number from 0 to 65535.") from error
         self.host = host
         self.limits = limits
+        self._connections = threading.BoundedSemaphore(limits.connections)
         self.models: dict[str, Model] = {}
         self.setup: dict[str, Any] = {}
 
@@ -95,9 +103,14 @@ class LiveServer(ThreadingHTTPServer):
         }
 
     @property
+    def everywhere(self) -> bool:
+        """Whether it listens on every interface, however the host was written."""
+        return ipaddress.ip_address(str(self.server_address[0])).is_unspecified
+
+    @property
     def url(self) -> str:
         """Where the page is; a server on every interface is reached as localhost too."""
-        name = "localhost" if self.host in ("0.0.0.0", "::", "") else self.host
+        name = "localhost" if self.everywhere else self.host
         return f"http://{f'[{name}]' if ':' in name else name}:{self.server_address[1]}/"
 
     def knows_host(self, header: str) -> bool:
@@ -113,6 +126,21 @@ class LiveServer(ThreadingHTTPServer):
         except ValueError:
             return False
         return True
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread for each connection, as long as there are not too many: whoever holds them open holds no more."""
+        if self._connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            request.sendall(_TOO_MANY)
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection, then make room for another."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that breaks off is no news."""

@@ -34,8 +34,10 @@ def write_tables(scores: pl.DataFrame, notes: Mapping[str, Sequence[str]], form:
         raise UserError(f"There is no table format {form!r}; known are {', '.join(FORMS)}.")
     if scores.is_empty():
         raise UserError("The run has no results yet: there is nothing to make a table of.")
+    # names come from files of other people: none may steer a terminal, nor be a formula in a spreadsheet
+    scores = scores.with_columns(pl.col(pl.String).str.replace_all(r"\p{Cc}", "\N{REPLACEMENT CHARACTER}"))
     if form == "csv":
-        return scores.write_csv()
+        return scores.with_columns(pl.col(pl.String).str.replace("^[=+@-]", "'$0")).write_csv()
     own, stressed = scores.filter(stressor="documents"), scores.filter(pl.col("stressor") != "documents")
     tables = (headline(own, notes["documents"]), comparisons(own), curves(stressed, notes["stress"]))
     write = _markdown if form == "markdown" else _latex

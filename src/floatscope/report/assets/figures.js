@@ -100,7 +100,7 @@
 
     async act(action) {
       const name = this.data.name + (this.view ? "-as-published" : "");
-      if (action === "csv") save(`${name}.csv`, "text/csv", this.data.views[this.view].tables.table);
+      if (action === "csv") saveCsv(name, this.data.views[this.view].tables.table);
       if (action === "svg") {
         const found = await window.vegaEmbed(document.createElement("div"), this.spec(true), { ...OPTIONS, renderer: "svg" });
         save(`${name}.svg`, "image/svg+xml", await found.view.toSVG());
@@ -176,6 +176,14 @@
     return rows.map((cells) => Object.fromEntries(head.map((name, place) => [name, readers[place](cells[place])])));
   }
 
+  // A name that a spreadsheet would read as a formula is saved after an apostrophe.
+  function saveCsv(name, csv) {
+    const harmless = (cell) => (/^[=+\-@\t\r]/.test(cell) && Number.isNaN(Number(cell)) ? `'${cell}` : cell);
+    const quoted = (cell) => (/[",\n\r]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell);
+    const lines = parse(csv).map((cells) => `${cells.map((cell) => quoted(harmless(cell))).join(",")}\n`);
+    save(`${name}.csv`, "text/csv", lines.join(""));
+  }
+
   function save(name, kind, text) {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([text], { type: kind + ";charset=utf-8" }));
@@ -203,6 +211,6 @@
   }
 
   floatscope.Figure = Figure;
-  floatscope.save = save;
+  floatscope.saveCsv = saveCsv;
   floatscope.figures = [...document.querySelectorAll("figure.fs-figure")].map((root) => new Figure(root));
 })();

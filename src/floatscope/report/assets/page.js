@@ -6,6 +6,6 @@
   const room = document.getElementById("player-root");
   if (room) floatscope.player = new floatscope.Player(room, data("player-data"));
   document.querySelectorAll("[data-csv]").forEach((one) => one.addEventListener("click", () => {
-    floatscope.save(`${one.dataset.name}.csv`, "text/csv", data(one.dataset.csv));
+    floatscope.saveCsv(one.dataset.name, data(one.dataset.csv));
   }));
 })();
