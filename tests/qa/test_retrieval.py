@@ -71,10 +71,10 @@ def test_search_ranks_excludes_and_ends_with_the_corpus() -> None:
     expected = np.argsort(-np.array(bm25_by_hand("north shaft copper mine")), kind="stable")
     hits = retriever.search("north shaft copper mine", 5)
     assert hits == [CORPUS[index] for index in expected]
-    without = retriever.search("north shaft copper mine", 2, exclude=lambda document: "shaft" in document.text)
+    without = retriever.search("north shaft copper mine", 2, fit=lambda document: "shaft" not in document.text)
     assert without == [CORPUS[index] for index in expected if "shaft" not in CORPUS[index].text][:2]
     assert len(retriever.search("copper", 99)) == 5
-    assert retriever.search("copper", 99, exclude=lambda document: True) == []
+    assert retriever.search("copper", 99, fit=lambda document: False) == []
 
 
 @pytest.mark.parametrize("question", ["", "the of", "zebra", "?!", "É"])
@@ -99,7 +99,7 @@ class Fixed(Retriever):
     st.sets(st.integers(0, 399), max_size=390),
 )
 def test_search_is_a_stable_sort_without_the_excluded(values: list[int], k: int, out: set[int]) -> None:
-    hits = Fixed(values).search("", k, exclude=lambda document: int(document.text) in out)
+    hits = Fixed(values).search("", k, fit=lambda document: int(document.text) not in out)
     order = sorted(range(len(values)), key=lambda index: (-values[index], index))
     assert [int(document.text) for document in hits] == [index for index in order if index not in out][:k]
 

@@ -136,7 +136,7 @@ def test_wrong_records_are_raised_or_kept_as_skipped(tmp_path):
     path = write(tmp_path / "some.jsonl", [{"question": "Who?", "answers": ["A"]}, {"question": 3, "answers": ["B"]}])
     with pytest.raises(UserError, match="line 2"):
         read_task(path)
-    task = read_task(path, on_error="skip")
+    task = read_task(path, skip_wrong=True)
     assert len(task.samples) == 1
     assert task.skipped[0].place == "line 2"
 

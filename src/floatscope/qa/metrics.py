@@ -5,6 +5,7 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 SHORT = 3
@@ -24,6 +25,7 @@ class _Punctuation(dict[int, int | None]):
 _PUNCTUATION = _Punctuation()
 
 
+@lru_cache(maxsize=100_000)  # the same documents are looked at for many questions
 def normalise(text: str) -> str:
     """SQuAD's normalisation: lower case, no punctuation, no articles, single spaces.
 
@@ -59,14 +61,13 @@ def score(prediction: str, answers: Iterable[str]) -> dict[str, float]:
 
 
 def mentions(text: str, answers: Iterable[str]) -> bool:
-    """Does the text contain an answer, both normalised? Then a model could copy it and be right."""
-    return mentions_normalised(normalise(text), [normalise(answer) for answer in answers])
+    """Does the text contain an answer, both normalised? Then a model could copy it and be right.
 
-
-def mentions_normalised(text: str, answers: Iterable[str]) -> bool:
-    """`mentions` for strings that are normalised already; an answer that is empty then is in no text."""
-    padded = f" {text} "
-    return any((answer if len(answer) > SHORT else f" {answer} ") in padded for answer in answers if answer)
+    An answer of which nothing is left then is in no text.
+    """
+    padded = f" {normalise(text)} "
+    wanted = filter(None, map(normalise, answers))
+    return any((answer if len(answer) > SHORT else f" {answer} ") in padded for answer in wanted)
 
 
 def _best(prediction: str, answers: Iterable[str], compare: Callable[[str, str], float]) -> float:

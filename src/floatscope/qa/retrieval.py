@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from floatscope.cache import cached
 from floatscope.errors import UserError
 from floatscope.qa.corpus import content_hash
-from floatscope.qa.metrics import mentions_normalised, normalise
+from floatscope.qa.metrics import mentions, normalise
 from floatscope.qa.samples import Document, Sample
 
-Exclude = Callable[[Document], bool]
+Test = Callable[[Document], bool]
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -35,10 +35,10 @@ class Retriever(ABC):
     def scores(self, question: str) -> NDArray[np.float32]:
         """One score per document of the corpus."""
 
-    def search(self, question: str, k: int, exclude: Exclude | None = None) -> list[Document]:
-        """The k best documents, best first, none that `exclude` is true of; fewer if the corpus ends."""
+    def search(self, question: str, k: int, fit: Test | None = None) -> list[Document]:
+        """The k best documents, best first, of those that are `fit`; fewer if the corpus ends."""
         ranked = (self.documents[index] for index in _ranked(self.scores(question), max(64, 4 * k)))
-        return list(islice((document for document in ranked if exclude is None or not exclude(document)), k))
+        return list(islice(filter(fit, ranked) if fit else ranked, k))
 
 
 class BM25Retriever(Retriever):
@@ -122,7 +122,7 @@ def attach(samples: Iterable[Sample], retriever: Retriever, k: int) -> Iterator[
     for sample in samples:
         gold = {normalise(document.text) for document in sample.documents if document.gold}
         documents = tuple(
-            replace(document, gold=_normal_text(document.text) in gold)
+            replace(document, gold=normalise(document.text) in gold)
             for document in retriever.search(sample.question, k)
         )
         yield replace(sample, documents=documents)
@@ -143,7 +143,7 @@ def recall_at(samples: Sequence[Sample], attached: Sequence[Sample], ks: Iterabl
         answers.append([has_answer(document) for document in after.documents])
         wanted = {normalise(document.text) for document in before.documents if document.gold}
         if wanted:
-            golds.append((len(wanted), [_normal_text(document.text) for document in after.documents], wanted))
+            golds.append((len(wanted), [normalise(document.text) for document in after.documents], wanted))
     return [
         Recall(
             k,
@@ -155,33 +155,32 @@ def recall_at(samples: Sequence[Sample], attached: Sequence[Sample], ks: Iterabl
     ]
 
 
-def find_distractors(
-    sample: Sample, retriever: Retriever, k: int, exclude: Exclude | None = None
-) -> tuple[Document, ...]:
-    """The k best documents that are none of the sample's own and mention none of its answers, best first."""
-    taken = {_normal_text(document.text) for document in sample.documents}
+def find_distractors(sample: Sample, retriever: Retriever, k: int, same_title: bool = True) -> tuple[Document, ...]:
+    """The k best documents that can distract from the sample's own, best first."""
+    found = retriever.search(sample.question, k, can_distract(sample, same_title))
+    return tuple(replace(document, gold=False) for document in found)
+
+
+def can_distract(sample: Sample, same_title: bool = True) -> Test:
+    """A test to ask of one document after the other: it is none of the sample's own, nor one that came before, and
+    mentions none of its answers. With same_title=False it has no title of the sample's own either."""
+    taken = {normalise(document.text) for document in sample.documents}
+    titles = set() if same_title else {normalise(document.title) for document in sample.documents}
     has_answer = mentions_answer(sample)
 
-    def unfit(document: Document) -> bool:
-        text = _normal_text(document.text)
-        if text in taken or (exclude is not None and exclude(document)) or has_answer(document):
-            return True
+    def fit(document: Document) -> bool:
+        text = normalise(document.text)
+        if text in taken or normalise(document.title) in titles or has_answer(document):
+            return False
         taken.add(text)  # a corpus may hold the same text twice
-        return False
+        return True
 
-    return tuple(replace(document, gold=False) for document in retriever.search(sample.question, k, unfit))
+    return fit
 
 
-def mentions_answer(sample: Sample) -> Exclude:
+def mentions_answer(sample: Sample) -> Test:
     """A test of documents: is an answer of the sample in the title or the text?"""
-    answers = [normalise(answer) for answer in sample.answers]
-    return lambda document: mentions_normalised(_normal_text(f"{document.title} | {document.text}"), answers)
-
-
-@lru_cache(maxsize=100_000)
-def _normal_text(text: str) -> str:
-    """`normalise`, remembered: the same documents are looked at for many questions."""
-    return normalise(text)
+    return lambda document: mentions(f"{document.title} | {document.text}", sample.answers)
 
 
 def _ranked(scores: NDArray[np.float32], size: int) -> Iterator[int]:

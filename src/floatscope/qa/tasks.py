@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 from floatscope.errors import UserError
 from floatscope.qa.corpus import documents_of, read_corpus
@@ -44,7 +43,7 @@ def read_task(
     limit: int | None = None,
     seed: int = 0,
     shape: str | None = None,
-    on_error: Literal["raise", "skip"] = "raise",
+    skip_wrong: bool = False,
     corpus: str | Path | None = None,
     retrieve: int | None = None,
     retriever: str = "bm25",
@@ -53,7 +52,7 @@ def read_task(
 
     limit: the first so many samples; default: all of a file, 200 of the world.
     seed: which samples the world makes.
-    shape, on_error: as in `read_samples`.
+    shape: as in `read_samples`. skip_wrong: leave out records that cannot be used, instead of raising.
     corpus: a file of documents for distractors and retrieval; default: the documents of the samples.
     retrieve: so many documents from the corpus in place of the samples' own, found by `retriever`: "bm25", "dense" or
     "dense:MODEL".
@@ -65,7 +64,7 @@ def read_task(
     if source == WORLD or source.startswith(f"{WORLD}:"):
         return _world_task(source, limit, seed, corpus, retrieve)
     skipped: list[WrongRecord] = []
-    stream = read_samples(source, shape, on_error, skipped=skipped)
+    stream = read_samples(source, shape, skipped if skip_wrong else None)
     read = list(islice(stream, max(limit or 0, POOL_SAMPLES)))
     samples = read[:limit] if limit is not None else [*read, *stream]
     documents = read_corpus(corpus) if corpus is not None else documents_of(read)

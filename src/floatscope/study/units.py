@@ -126,7 +126,7 @@ def load_task(study: Study, plan: TaskPlan) -> LoadedTask:
             limit=study.samples_of(plan),
             seed=study.seed,
             shape=plan.shape,
-            on_error="skip" if plan.skip_wrong else "raise",
+            skip_wrong=plan.skip_wrong,
             corpus=plan.corpus,
             retrieve=plan.retrieve,
             retriever=plan.retriever,

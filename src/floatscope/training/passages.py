@@ -70,7 +70,7 @@ def read_data(files: Sequence[str | Path], held_out: int, windows: Windows) -> D
     every = [
         replace(sample, id=f"{_name(file)}:{sample.id}") if len(files) > 1 else sample
         for file in files
-        for sample in read_samples(file, on_error="skip", skipped=[])  # those that cannot be read are left out
+        for sample in read_samples(file, skipped=[])  # those that cannot be read are left out
     ]
     samples = []
     for sample in every:  # each with its first gold passage that holds an answer short enough to train on

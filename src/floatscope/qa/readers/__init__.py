@@ -1,10 +1,8 @@
 """Reading question answering files of many shapes into samples. Retrieval and prompts are left to others."""
 
-import warnings
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
 
 from floatscope.errors import UserError
 from floatscope.qa.readers.fields import WrongField, identity
@@ -18,37 +16,21 @@ DETECTION_RECORDS = 20
 
 
 def read_samples(
-    path: str | Path,
-    shape: str | None = None,
-    on_error: Literal["raise", "skip"] = "raise",
-    limit: int | None = None,
-    skipped: list[WrongRecord] | None = None,
+    path: str | Path, shape: str | None = None, skipped: list[WrongRecord] | None = None
 ) -> Iterator[Sample]:
     """Samples of a .json or .jsonl file, gzipped or not, or of "hf:NAME[@CONFIG][:SPLIT]", one by one.
 
     The shape is recognised from the first records unless it is named. A record that cannot be used raises a
-    UserError with its place, or with on_error="skip" is left out and put on `skipped` (a warning each where
-    no list is given). A file that is damaged as a whole raises in any case, and so does one without a sample.
+    UserError with its place; where a list `skipped` is given it is put there and left out. A file that is damaged as
+    a whole raises in any case, and so does one without a sample.
     """
-    if on_error not in ("raise", "skip"):
-        raise UserError(f"on_error is {on_error!r}: use 'raise' or 'skip'.")
-    if limit is not None and limit < 1:
-        raise UserError(f"The limit is {limit}: ask for at least one sample.")
-    return islice(_samples(str(path), SHAPES.named(shape) if shape else None, on_error, skipped), limit)
-
-
-def _samples(
-    source: str, shape: Shape | None, on_error: Literal["raise", "skip"], skipped: list[WrongRecord] | None
-) -> Iterator[Sample]:
-    found = False
-    for outcome in _outcomes(source, shape):
+    source, found = str(path), False
+    for outcome in _outcomes(source, SHAPES.named(shape) if shape else None):
         if isinstance(outcome, Sample):
             found = True
             yield outcome
-        elif on_error == "raise":
-            raise UserError(f"{outcome} Mend it, or leave such records out with on_error='skip'.")
         elif skipped is None:
-            warnings.warn(f"Left out: {outcome}", stacklevel=2)
+            raise UserError(f"{outcome} Mend it, or leave such records out with --skip-wrong.")
         else:
             skipped.append(outcome)
     if not found:
@@ -58,7 +40,14 @@ def _samples(
 def _outcomes(source: str, shape: Shape | None) -> Iterator[Sample | WrongRecord]:
     """Each question of the source as a sample, or what is wrong with it, in order."""
     name, stem = source_name(source), Path(source).name.split(".")[0]
-    records = read_hub_records(source) if source.startswith(HUB) else read_records(_existing(source))
+    if source.startswith(HUB):
+        records = read_hub_records(source)
+    elif not Path(source).exists():
+        raise UserError(f"There is no file {source}: check its name; a relative path starts where the command runs.")
+    elif Path(source).is_dir():
+        raise UserError(f"{source} is a folder: name a file in it.")
+    else:
+        records = read_records(Path(source))
     if shape is None:
         head = list(islice(records, DETECTION_RECORDS))
         shape, records = _detected(head, source), chain(head, records)
@@ -98,12 +87,3 @@ def _detected(head: list[Record | WrongRecord], source: str) -> Shape:
         reason = next((f"{record.place}: {record.reason}" for record in wrong), "nothing there")
         found = f"none of its first {len(head)} records is a JSON object ({reason})"
     raise UserError(f"{source} has no known shape: {found}. Known: {', '.join(SHAPES)}; name one to force it.")
-
-
-def _existing(source: str) -> Path:
-    path = Path(source)
-    if not path.exists():
-        raise UserError(f"There is no file {source}: check its name; a relative path starts where the command runs.")
-    if path.is_dir():
-        raise UserError(f"{source} is a folder: name a file in it.")
-    return path

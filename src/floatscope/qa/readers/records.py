@@ -50,20 +50,29 @@ def read_records(path: Path) -> Iterator[Record | WrongRecord]:
     is the whole document (SQuAD and TriviaQA wrap their items in one).
     """
     try:
-        lines = _lines(path)
-        number, first = next(lines, (0, b""))
+        _, first = next(_lines(path), (0, b""))
         if not first:
             raise UserError(f"{path} is empty: give a file with at least one JSON object.")
         if first.startswith(b"version https://git-lfs"):
             raise UserError(f"{path} is a Git LFS pointer, not the data: run `git lfs pull` at its source.")
-        head = _parse(first)
-        if not isinstance(head, dict):
-            yield from _whole_file(path)
-        elif (items := _wrapped(head)) is not None:
-            yield from _item_records(items, path)
-        else:
-            yield Record(f"line {number}", number, head)
-            yield from _line_records(lines, path)
+        document, _ = _parsed(first)
+        by_line = isinstance(document, dict) and _wrapped(document) is None
+        if not isinstance(document, dict):  # a document over many lines, or lines of which the first is wrong
+            document, wrong = _parsed(b"\n".join(line for _, line in _lines(path, keep_blank=True)))
+            objects = (isinstance(_parsed(line)[0], dict) for _, line in _lines(path))
+            by_line = bool(wrong) and (path.name.endswith(LINE_SUFFIXES) or any(objects))
+            if wrong and not by_line:
+                raise UserError(f"{path} {wrong}.")
+        if by_line:
+            for number, line in _lines(path):
+                yield _record(path, "line", number, *_parsed(line))
+            return
+        items = _wrapped(document) if isinstance(document, dict) else document
+        if not isinstance(items, list | None):
+            kind = type(document).__name__
+            raise UserError(f"{path} holds a single JSON {kind}: give a list of objects or one object per line.")
+        for number, item in enumerate([document] if items is None else items, start=1):
+            yield _record(path, "item", number, item)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} is a damaged or cut-off gzip file ({error}): fetch it again.") from error
     except OSError as error:
@@ -94,27 +103,6 @@ def read_hub_records(source: str) -> Iterator[Record]:
         ) from error
 
 
-def _whole_file(path: Path) -> Iterator[Record | WrongRecord]:
-    """A file whose first line is no object: a document over many lines, or lines of which some are wrong."""
-    try:
-        document = json.loads(b"\n".join(line for _, line in _lines(path, keep_blank=True)))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits too
-        if not path.name.endswith(LINE_SUFFIXES) and not any(
-            isinstance(_parse(line), dict) for _, line in _lines(path)
-        ):
-            at = f" at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-            raise UserError(f"{path} is not valid JSON: {getattr(error, 'msg', error)}{at}.") from error
-        yield from _line_records(_lines(path), path)
-        return
-    items = _wrapped(document) if isinstance(document, dict) else document
-    if not isinstance(items, list | None):
-        kind = type(document).__name__
-        raise UserError(f"{path} holds a single JSON {kind}: give a list of objects or one object per line.")
-    yield from _item_records([document] if items is None else items, path)
-
-
 def _wrapped(document: dict[str, Any]) -> list[Any] | None:
     """The items that a document is a wrapper of, or None where it is an item itself.
 
@@ -131,39 +119,26 @@ def _wrapped(document: dict[str, Any]) -> list[Any] | None:
     return [{name: column[key] for name, column in document.items() if key in column} for key in document["query"]]
 
 
-def _item_records(items: list[Any], path: Path) -> Iterator[Record | WrongRecord]:
-    for number, item in enumerate(items, start=1):
-        yield _record("item", number, item, path)
-
-
-def _line_records(lines: Iterator[tuple[int, bytes]], path: Path) -> Iterator[Record | WrongRecord]:
-    for number, line in lines:
-        try:
-            yield _record("line", number, json.loads(line), path)
-            continue
-        except UnicodeDecodeError as error:
-            reason = f"it is not UTF-8 text (byte {error.start} of the line)"
-        except json.JSONDecodeError as error:
-            reason = f"it is not valid JSON ({error.msg} at column {error.colno})"
-        except ValueError as error:
-            reason = f"it is not valid JSON ({error})"
-        except RecursionError:
-            reason = "its JSON is nested too deeply"
-        yield WrongRecord(path.name, f"line {number}", reason)
-
-
-def _record(kind: str, number: int, value: Any, path: Path) -> Record | WrongRecord:
-    place = f"{kind} {number}"
+def _record(path: Path, kind: str, number: int, value: Any, wrong: str = "") -> Record | WrongRecord:
     if isinstance(value, dict):
-        return Record(place, number, value)
-    return WrongRecord(path.name, place, f"it is a JSON {type(value).__name__}, not an object")
+        return Record(f"{kind} {number}", number, value)
+    wrong = wrong or f"is a JSON {type(value).__name__}, not an object"
+    return WrongRecord(path.name, f"{kind} {number}", f"it {wrong}")
 
 
-def _parse(line: bytes) -> Any:
+def _parsed(data: bytes) -> tuple[Any, str]:
+    """A JSON value; or None, and what the data is instead."""
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+        return json.loads(data), ""
+    except UnicodeDecodeError as error:
+        return None, f"is not UTF-8 text (byte {error.start}): save it as UTF-8"
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if b"\n" in data else ""
+        return None, f"is not valid JSON: {error.msg} at {line}column {error.colno}"
+    except ValueError as error:  # a number of thousands of digits
+        return None, f"is not valid JSON: {error}"
+    except RecursionError:
+        return None, "is not valid JSON: it is nested too deeply"
 
 
 def _lines(path: Path, keep_blank: bool = False) -> Iterator[tuple[int, bytes]]:

@@ -18,6 +18,8 @@ from floatscope.qa.readers.fields import (
 from floatscope.qa.samples import Document, Sample
 from floatscope.registry import Registry
 
+ReadSample = Callable[[Data, str], Sample]
+
 
 def whole(data: Data) -> Iterable[Data]:
     """A record that is one question."""
@@ -32,18 +34,31 @@ class Shape:
     summary: str
     matches: Callable[[Data], bool]
     """Does this record look like the shape? Asked of the first records of a file."""
-    sample: Callable[[Data, str], Sample]
+    sample: ReadSample
     """A record and the id to give it become a sample; raises WrongField."""
     questions: Callable[[Data], Iterable[Data]] = whole
     """The records of single questions in a record of the file (a SQuAD article holds many)."""
 
 
+SHAPES: Registry[Shape] = Registry("dataset shape", {})
+"""The last is asked first: a shape stands after those whose looser test its records would pass as well, and so does one
+that is added."""
+
+
+def _shape(
+    name: str, summary: str, matches: Callable[[Data], bool], questions: Callable[[Data], Iterable[Data]] = whole
+) -> Callable[[ReadSample], ReadSample]:
+    """The row of the function that it stands above, which makes samples."""
+
+    def add(sample: ReadSample) -> ReadSample:
+        SHAPES.add(name, Shape(name, summary, matches, sample, questions))
+        return sample
+
+    return add
+
+
 def _document(row: Data, text: str, *gold: str) -> Document:
     return Document(title_of(row, "title"), text_of(row, text), flag_of(row, *gold))
-
-
-def _is_plain(data: Data) -> bool:
-    return ("question" in data or "query" in data) and ("answers" in data or "answer" in data)
 
 
 def _plain_document(value: Any) -> Document:
@@ -55,6 +70,11 @@ def _plain_document(value: Any) -> Document:
     raise WrongField("an entry of `documents` is neither a text nor an object with a `text`")
 
 
+@_shape(
+    "plain",
+    "plain JSONL: question, answers, documents[] of title, text, gold",
+    lambda data: ("question" in data or "query" in data) and ("answers" in data or "answer" in data),
+)
 def _plain_sample(data: Data, id: str) -> Sample:
     documents = data.get("documents") or []
     if not isinstance(documents, list):
@@ -66,36 +86,11 @@ def _plain_sample(data: Data, id: str) -> Sample:
     return Sample(id, text_of(data, "question", "query"), answers, tuple(map(_plain_document, documents)), metadata)
 
 
-PAPER_QUESTION = ("input", "query", "question")
-
-
-def _is_paper(data: Data) -> bool:
-    return isinstance(data.get("passage"), list) and any(name in data for name in PAPER_QUESTION)
-
-
-def _paper_sample(data: Data, id: str) -> Sample:
-    """Passages are retrieved and nobody marked the gold ones, so none is gold here."""
-    documents = tuple(_document(row, "segment") for row in rows_of(data, "passage"))
-    return Sample(id, text_of(data, *PAPER_QUESTION), some_answers(data, "output", "answer", "answers"), documents)
-
-
-def _is_lost_in_the_middle(data: Data) -> bool:
-    return isinstance(data.get("ctxs"), list) and "question" in data
-
-
-def _lost_in_the_middle_sample(data: Data, id: str) -> Sample:
-    """Where `isgold` is not stated, a context that has the answer counts as gold, as DPR does."""
-    documents = tuple(
-        _document(row, "text", *(("isgold",) if "isgold" in row else ("hasanswer", "has_answer")))
-        for row in rows_of(data, "ctxs")
-    )
-    return Sample(id, text_of(data, "question"), some_answers(data, "answers", "answer"), documents)
-
-
-def _is_kilt(data: Data) -> bool:
-    return "input" in data and isinstance(data.get("output"), (list, dict)) and "passage" not in data
-
-
+@_shape(
+    "kilt",
+    "KILT (NQ, TriviaQA, HotpotQA, T-REx, zsRE...): input, output[].answer, provenance",
+    lambda data: "input" in data and isinstance(data.get("output"), list | dict) and "passage" not in data,
+)
 def _kilt_sample(data: Data, id: str) -> Sample:
     """KILT points at pages and holds no text: the gold titles are kept, the documents have to be retrieved.
 
@@ -123,6 +118,7 @@ def _is_ms_marco(data: Data) -> bool:
     return isinstance(passages, dict) and "is_selected" in passages
 
 
+@_shape("ms-marco", "MS MARCO: query, answers, wellFormedAnswers, passages[].is_selected", _is_ms_marco)
 def _ms_marco_sample(data: Data, id: str) -> Sample:
     """The published files write "no well-formed answer" as the text "[]", and "no answer" as a phrase."""
     well_formed = data.get("wellFormedAnswers")
@@ -152,6 +148,7 @@ def _triviaqa_documents(data: Data) -> Iterator[Document]:
                 yield Document(title_of(row, "Title", "title"), text.strip())
 
 
+@_shape("triviaqa", "TriviaQA: Question, Answer.Value and Answer.Aliases, EntityPages, SearchResults", _is_triviaqa)
 def _triviaqa_sample(data: Data, id: str) -> Sample:
     answer = first_of(data, "Answer", "answer")
     if not isinstance(answer, dict):
@@ -179,6 +176,7 @@ def _squad_questions(data: Data) -> Iterator[Data]:
             yield {**question, "title": data.get("title"), "context": paragraph.get("context")}
 
 
+@_shape("squad", "SQuAD 1.1 and 2.0: data[].paragraphs[].qas[], or the hub's flat rows", _is_squad, _squad_questions)
 def _squad_sample(data: Data, id: str) -> Sample:
     """A question that version 2 calls impossible has no answers, and no gold document either."""
     answers = data.get("answers")
@@ -190,10 +188,6 @@ def _squad_sample(data: Data, id: str) -> Sample:
         raise WrongField("it has no answer although `is_impossible` is false")
     document = Document(title_of(data, "title").replace("_", " "), text_of(data, "context"), gold=answerable)
     return Sample(id, text_of(data, "question"), accepted, (document,), {} if answerable else {"answerable": False})
-
-
-def _is_hotpotqa(data: Data) -> bool:
-    return "supporting_facts" in data and "context" in data
 
 
 def _pairs(data: Data, name: str, second: str) -> list[tuple[str, Any]]:
@@ -208,6 +202,11 @@ def _pairs(data: Data, name: str, second: str) -> list[tuple[str, Any]]:
     return [(pair[0], pair[1]) for pair in value]
 
 
+@_shape(
+    "hotpotqa",
+    "HotpotQA and 2WikiMultiHopQA: question, answer, supporting_facts, context",
+    lambda data: "supporting_facts" in data and "context" in data,
+)
 def _hotpotqa_sample(data: Data, id: str) -> Sample:
     """Gold titles are kept, in order of first mention, since not every setting ships the gold paragraphs."""
     gold_titles = tuple(dict.fromkeys(title for title, _ in _pairs(data, "supporting_facts", "sent_id")))
@@ -223,52 +222,29 @@ def _hotpotqa_sample(data: Data, id: str) -> Sample:
     return Sample(id, text_of(data, "question"), answers, tuple(documents), metadata)
 
 
-_SHAPES = (
-    Shape("plain", "plain JSONL: question, answers, documents[] of title, text, gold", _is_plain, _plain_sample),
-    Shape(
-        "kilt",
-        "KILT (NQ, TriviaQA, HotpotQA, T-REx, zsRE...): input, output[].answer, provenance",
-        _is_kilt,
-        _kilt_sample,
-    ),
-    Shape(
-        "ms-marco",
-        "MS MARCO: query, answers, wellFormedAnswers, passages[].is_selected",
-        _is_ms_marco,
-        _ms_marco_sample,
-    ),
-    Shape(
-        "triviaqa",
-        "TriviaQA: Question, Answer.Value and Answer.Aliases, EntityPages, SearchResults",
-        _is_triviaqa,
-        _triviaqa_sample,
-    ),
-    Shape(
-        "squad",
-        "SQuAD 1.1 and 2.0: data[].paragraphs[].qas[], or the hub's flat rows",
-        _is_squad,
-        _squad_sample,
-        _squad_questions,
-    ),
-    Shape(
-        "hotpotqa",
-        "HotpotQA and 2WikiMultiHopQA: question, answer, supporting_facts, context",
-        _is_hotpotqa,
-        _hotpotqa_sample,
-    ),
-    Shape(
-        "lost-in-the-middle",
-        "Lost in the Middle and DPR: question, answers, ctxs[] with isgold or hasanswer",
-        _is_lost_in_the_middle,
-        _lost_in_the_middle_sample,
-    ),
-    Shape(
-        "paper",
-        "the paper's JSONL: input|query|question, output|answer|answers, passage[].segment",
-        _is_paper,
-        _paper_sample,
-    ),
+@_shape(
+    "lost-in-the-middle",
+    "Lost in the Middle and DPR: question, answers, ctxs[] with isgold or hasanswer",
+    lambda data: isinstance(data.get("ctxs"), list) and "question" in data,
 )
-# The last is asked first: a shape stands after those whose looser test its records would pass as well, and so does
-# one that is added.
-SHAPES: Registry[Shape] = Registry("dataset shape", {shape.name: shape for shape in _SHAPES})
+def _lost_in_the_middle_sample(data: Data, id: str) -> Sample:
+    """Where `isgold` is not stated, a context that has the answer counts as gold, as DPR does."""
+    documents = tuple(
+        _document(row, "text", *(("isgold",) if "isgold" in row else ("hasanswer", "has_answer")))
+        for row in rows_of(data, "ctxs")
+    )
+    return Sample(id, text_of(data, "question"), some_answers(data, "answers", "answer"), documents)
+
+
+PAPER_QUESTION = ("input", "query", "question")
+
+
+@_shape(
+    "paper",
+    "the paper's JSONL: input|query|question, output|answer|answers, passage[].segment",
+    lambda data: isinstance(data.get("passage"), list) and any(name in data for name in PAPER_QUESTION),
+)
+def _paper_sample(data: Data, id: str) -> Sample:
+    """Passages are retrieved and nobody marked the gold ones, so none is gold here."""
+    documents = tuple(_document(row, "segment") for row in rows_of(data, "passage"))
+    return Sample(id, text_of(data, *PAPER_QUESTION), some_answers(data, "output", "answer", "answers"), documents)

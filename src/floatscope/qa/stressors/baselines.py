@@ -24,7 +24,7 @@ def _show_documents(sample: Sample, rng: random.Random, pool: Pool, count: int) 
     if len(own) >= count:
         return replace(sample, documents=own[:count])
     gold = tuple(document for document in own if document.gold)
-    documents = [*gold, *pool.topical_documents(sample, count - len(gold))]
+    documents = [*gold, *pool.distractors(sample, count - len(gold), "topical", rng)]
     rng.shuffle(documents)
     return replace(sample, documents=tuple(documents))
 

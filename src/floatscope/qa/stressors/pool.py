@@ -8,7 +8,7 @@ from typing import TypeVar
 from floatscope.errors import UserError
 from floatscope.qa.corpus import documents_of
 from floatscope.qa.metrics import mentions, normalise
-from floatscope.qa.retrieval import BM25Retriever, Exclude, Retriever, find_distractors, mentions_answer
+from floatscope.qa.retrieval import BM25Retriever, Retriever, can_distract, find_distractors, mentions_answer
 from floatscope.qa.samples import Document, Sample
 
 T = TypeVar("T")
@@ -44,32 +44,22 @@ class Pool:
         return BM25Retriever(self.documents)
 
     def distractors(self, sample: Sample, count: int, source: str, rng: random.Random) -> tuple[Document, ...]:
-        """So many distractors, "random" or "topical"."""
+        """So many documents that are "random", or "topical": the sample's own distractors first, as its data ranks
+        them, then the best for its question. More of them begin with the same ones."""
         if source == "random":
-            return self.random_documents(sample, count, rng)
-        return self.topical_documents(sample, count)
-
-    def random_documents(self, sample: Sample, count: int, rng: random.Random) -> tuple[Document, ...]:
-        """Any documents; more of them begin with the same ones."""
-        own = {normalise(document.text) for document in sample.documents}
-        unfit, has_answer = self._unfit(sample), mentions_answer(sample)
-
-        def fit(document: Document) -> bool:
-            return not (unfit(document) or has_answer(document) or normalise(document.text) in own)
-
-        return self._enough(_draw(self.documents, count, fit, rng), count, sample)
-
-    def topical_documents(self, sample: Sample, count: int) -> tuple[Document, ...]:
-        """The sample's own distractors first, as its data ranks them, then the best for its question."""
-        has_answer = mentions_answer(sample)
-        own = tuple(document for document in sample.documents if not document.gold and not has_answer(document))
-        missing = count - len(own)
-        if missing <= 0:
-            return own[:count]
-        if not self.documents:
-            return self._enough(own, count, sample)
-        found = find_distractors(sample, self.retriever, missing, self._unfit(sample))
-        return self._enough((*own, *found), count, sample)
+            found = _draw(self.documents, count, can_distract(sample, self.same_title), rng)
+        else:
+            has_answer = mentions_answer(sample)
+            own = [document for document in sample.documents if not document.gold and not has_answer(document)]
+            missing = count - len(own) if self.documents else 0
+            more = find_distractors(sample, self.retriever, missing, self.same_title) if missing > 0 else ()
+            found = (*own[:count], *more)
+        if len(found) < count:
+            raise UserError(
+                f"Sample {sample.id!r} needs {count} distractors, but of {len(self.documents)} documents "
+                f"only {len(found)} can be used: give a larger corpus or ask for fewer."
+            )
+        return tuple(Document(document.title, document.text) for document in found)
 
     def wrong_answers(self, sample: Sample, count: int, rng: random.Random) -> tuple[str, ...]:
         """Answers of other samples of the same kind, none of which contains or is part of a right one."""
@@ -99,20 +89,6 @@ class Pool:
                 for kind in _answer_kinds(sample):
                     groups.setdefault(kind, {}).setdefault(key, sample.answers[0])
         return {kind: tuple(answers.values()) for kind, answers in groups.items()}
-
-    def _unfit(self, sample: Sample) -> Exclude:
-        if self.same_title:
-            return lambda document: False
-        titles = {normalise(document.title) for document in sample.documents}
-        return lambda document: normalise(document.title) in titles
-
-    def _enough(self, found: Sequence[Document], count: int, sample: Sample) -> tuple[Document, ...]:
-        if len(found) < count:
-            raise UserError(
-                f"Sample {sample.id!r} needs {count} distractors, but of {len(self.documents)} documents "
-                f"only {len(found)} can be used: give a larger corpus or ask for fewer."
-            )
-        return tuple(Document(document.title, document.text) for document in found)
 
 
 def _draw(items: Sequence[T], count: int, fit: Callable[[T], bool], rng: random.Random) -> tuple[T, ...]:
