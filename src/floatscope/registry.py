@@ -74,21 +74,19 @@ def load_object(path: str) -> Any:
 
 
 def run_extensions() -> None:
-    """Run the files that FLOATSCOPE_EXTENSIONS names, each once per process."""
-    for name in filter(None, os.environ.get(EXTENSIONS, "").split(os.pathsep)):
-        if name in _extended:
+    """Run the files that FLOATSCOPE_EXTENSIONS names, each once per process.
+
+    Each is a module of its own, which stays: help is read from its source, and its classes can be pickled.
+    """
+    for path in filter(None, os.environ.get(EXTENSIONS, "").split(os.pathsep)):
+        if path in _extended:
             continue
-        _extended.add(name)  # before it runs: it reads registries itself
-        if not Path(name).is_file():
-            raise UserError(f"{EXTENSIONS} names {name}, which is no file: correct the variable or unset it.")
-        _run_as_module(name)
-
-
-def _run_as_module(path: str) -> None:
-    """A module of its own, which stays: help is read from its source, and its classes can be pickled."""
-    name = f"floatscope_extension_{Path(path).stem}"
-    spec = spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{EXTENSIONS} names {path}, which is no Python file: its name should end in .py.")
-    sys.modules[name] = module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+        _extended.add(path)  # before it runs: it reads registries itself
+        if not Path(path).is_file():
+            raise UserError(f"{EXTENSIONS} names {path}, which is no file: correct the variable or unset it.")
+        name = f"floatscope_extension_{Path(path).stem}"
+        spec = spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise UserError(f"{EXTENSIONS} names {path}, which is no Python file: its name should end in .py.")
+        sys.modules[name] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)

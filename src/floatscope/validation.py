@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -32,29 +32,62 @@ class Mistake(UserError):
         self.key: Key = key
 
 
-def validated(cls: type[T], table: Mapping[str, Any], name: str) -> T:
+def validated(cls: type[T], table: Mapping[str, Any], name: str, where: Key = ()) -> T:
     """The dataclass that a table describes, tables within it included; anything wrong is a Mistake.
 
-    name: what sentences call the whole, such as "a study". A text that a list of texts should hold may stand alone;
-    a field's class that has `parse` may be given in its written form.
+    name: what sentences call the whole, such as "a study"; where: the key that the table stands under. A text that a
+    list of texts should hold may stand alone; a field's class that has `parse` may be given in its written form.
     """
+    here = f"[{where[0]}]" if where else name
+    hints = get_type_hints(cls)
+    given: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in hints:
+            raise Mistake(f"There is no key {key!r} in {here}: {did_you_mean(key, hints)}.", *where, key)
+        given[key] = _validated_value(hints[key], value, name, (*where, key))
+    for part in fields(cls):  # pyright: ignore[reportArgumentType]
+        if part.name not in given and part.default is MISSING and part.default_factory is MISSING:
+            raise Mistake(f"{here} needs the key {part.name!r}.", *where)
+    with _mistakes_under(*where):  # what the class itself checks
+        return cls(**given)
+
+
+def _validated_value(hint: Any, value: Any, name: str, where: Key) -> Any:
+    """A value as its field holds it."""
     import msgspec
 
-    given = _with_known_keys(cls, table, name, ())
+    kinds = get_args(hint)
+    table: Any = next((kind for kind in (hint, *kinds) if is_dataclass(kind)), None)
+    is_list = get_origin(hint) is tuple
+    if table is None:
+        if is_list and kinds[0] is str and isinstance(value, str):
+            value = [value]
+        try:
+            return msgspec.convert(value, hint)
+        except msgspec.ValidationError as error:
+            raise Mistake(f"{where[-1]} should be {_words(hint)}, not {value!r}.", *where) from error
+    parse = getattr(table, "parse", None)
+    if parse is not None and isinstance(value, str):
+        with _mistakes_under(*where):
+            return parse(value)
+    if is_list:
+        if not isinstance(value, list) or not all(isinstance(one, dict | table) for one in value):
+            raise Mistake(f"{where[-1]} should be tables: write [[{where[-1]}]] before each.", *where)
+        tables = enumerate(value)
+        return tuple(one if isinstance(one, table) else validated(table, one, name, (*where, i)) for i, one in tables)
+    if not isinstance(value, dict):
+        wanted = f"a text, not {value!r}" if parse is not None else f"a table: write [{where[-1]}]"
+        raise Mistake(f"{where[-1]} should be {wanted}.", *where)
+    return validated(table, value, name, where)
+
+
+@contextmanager
+def _mistakes_under(*key: str | int) -> Iterator[None]:
+    """Mistakes within are about that key, or about keys under it."""
     try:
-        return msgspec.convert(given, cls)
-    except msgspec.ValidationError as error:
-        place = re.search(r" - at `\$(.*)`$", str(error))
-        where: Key = tuple(
-            int(number) if number else key
-            for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", place[1] if place else "")
-        )
-        cause = error.__cause__
-        if isinstance(cause, UserError):  # what the class itself checks
-            raise Mistake(str(cause), *where, *getattr(cause, "key", ())) from cause
-        if missing := re.search(r"missing required field `(\w+)`", str(error)):
-            raise Mistake(f"{_called(name, where)} needs the key {missing[1]!r}.", *where) from error
-        raise _wrong_type(cls, given, where) from error
+        yield
+    except UserError as error:
+        raise Mistake(str(error), *key, *getattr(error, "key", ())) from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -103,54 +136,6 @@ def _line(lines: Mapping[Key, int], key: Key) -> int:
     return lines.get(key) or lines.get((*key, 0), 1)
 
 
-def _with_known_keys(cls: Any, table: Mapping[str, Any], name: str, where: Key) -> dict[str, Any]:
-    """The table, its keys checked, as msgspec leaves unknown ones out; written forms parsed."""
-    hints = get_type_hints(cls)
-    given: dict[str, Any] = {}
-    for key, value in table.items():
-        here = (*where, key)
-        if key not in hints:
-            raise Mistake(f"There is no key {key!r} in {_called(name, where)}: {did_you_mean(key, hints)}.", *here)
-        kind: Any = hints[key]
-        parse = getattr(kind, "parse", None)
-        held: Any = get_args(kind)[0] if get_origin(kind) is tuple else None
-        if held is str and isinstance(value, str):
-            value = [value]
-        elif is_dataclass(held) and isinstance(value, list):
-            value = [
-                _with_known_keys(held, one, name, (*here, number)) if isinstance(one, dict) else one
-                for number, one in enumerate(value)
-            ]
-        elif is_dataclass(kind) and isinstance(value, dict):
-            value = _with_known_keys(kind, value, name, here)
-        elif isinstance(value, str) and parse is not None:
-            try:
-                value = parse(value)
-            except UserError as error:
-                raise Mistake(str(error), *here) from error
-        given[key] = value
-    return given
-
-
-def _called(name: str, where: Key) -> str:
-    return f"[{where[0]}]" if where else name
-
-
-def _wrong_type(cls: Any, value: Any, where: Key) -> Mistake:
-    """What the field should hold that a path leads to or into."""
-    hint, field, at = cls, "", 0
-    for place, part in enumerate(where):
-        if isinstance(part, str) and is_dataclass(hint):
-            hint, value, field, at = get_type_hints(hint)[part], value[part], part, place
-        elif isinstance(part, int) and is_dataclass(held := get_args(hint)[0]) and place + 1 < len(where):
-            hint, value = held, value[part]
-    if is_dataclass(hint) and not hasattr(hint, "parse"):
-        return Mistake(f"{field} should be a table: write [{field}].", *where[: at + 1])
-    if is_dataclass(next(iter(get_args(hint)), None)):
-        return Mistake(f"{field} should be tables: write [[{field}]] before each.", *where[: at + 1])
-    return Mistake(f"{field} should be {_words(hint)}, not {value!r}.", *where[: at + 1])
-
-
 def _words(hint: Any, many: bool = False) -> str:
     """A type as a sentence has it."""
     origin, inner = get_origin(hint), get_args(hint)
@@ -170,4 +155,4 @@ def _words(hint: Any, many: bool = False) -> str:
         return "a table" if inner[1] is Any else f"a table of {_words(inner[1], many=True)}"
     if isinstance(inner, Sequence) and inner:  # a union
         return " or ".join(_words(kind, many) for kind in inner if kind is not NoneType)
-    return "a text" if hasattr(hint, "parse") else "a table"
+    return "a table"

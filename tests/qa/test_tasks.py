@@ -45,7 +45,6 @@ def questions(tmp_path):
 def test_the_world_is_a_task_of_every_kind(kind):
     task = read_task(f"world:{kind}", limit=3, seed=2)
     documents = 0 if KINDS[kind].least == 0 else 5
-    assert task.name == f"world:{kind}"
     assert task.samples == tuple(World(0).samples(kind, 3, split="test", documents=documents, seed=2))
     assert len({sample.id for sample in task.pool.samples}) == len(task.pool.samples)
 
@@ -107,7 +106,7 @@ def test_closed_book_kinds_are_shown_documents_that_do_not_answer():
 
 def test_a_file_is_a_task_and_a_limit_leaves_the_distractors_alone(questions):
     task, few = read_task(questions), read_task(questions, limit=2)
-    assert (task.name, len(task.samples), len(few.samples)) == ("bells", 8, 2)
+    assert (len(task.samples), len(few.samples)) == (8, 2)
     assert few.samples == task.samples[:2]
     assert few.pool.documents == task.pool.documents
     assert len(task.pool.documents) == 8 < POOL_SAMPLES

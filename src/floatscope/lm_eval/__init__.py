@@ -7,7 +7,7 @@ Importing this registers the model; how likelihoods are computed is left to `lik
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from floatscope.qa.stressors import derived_seed
 try:
     from lm_eval.api.model import TemplateLM
     from lm_eval.api.registry import register_model
+    from lm_eval.models.utils import Collator
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 except ImportError as error:
     raise UserError("floatscope.lm_eval needs the package `lm-eval`: pip install 'floatscope[lm-eval]'.") from error
@@ -110,20 +111,17 @@ class FloatscopeLM(TemplateLM):
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Answers, each cut before the first of its task's stop strings."""
-        answers = [""] * len(requests)
-        by_sampler: dict[Sampler, list[int]] = {}
-        for place, request in enumerate(requests):
-            by_sampler.setdefault(self._sampler(request.args[1]), []).append(place)
-        for sampler, places in by_sampler.items():
-            ids = {place: self._fitted(self.tok_encode(requests[place].args[0]), sampler.length) for place in places}
-            for batch in self._batches(places, ids):
-                seeds = [derived_seed(self.seed, requests[place].args[0]) for place in batch]
-                done = generate(self.model, [ids[place] for place in batch], sampler, seeds)
-                for place, generation in zip(batch, done, strict=True):
-                    context, wanted = requests[place].args
-                    answers[place] = _before(wanted.get("until"), self.model.text(generation.answer, strip=False))
-                    self.cache_hook.add_partial("generate_until", (context, wanted), answers[place])
-        return answers
+        order = Collator([request.args for request in requests], lambda asked: -len(asked[0]), group_by="gen_kwargs")
+        answers: list[str] = []
+        for batch in order.get_batched(n=self.batch_size):
+            wanted = batch[0][1]
+            sampler = self._sampler(wanted)
+            prompts = [self._fitted(self.tok_encode(context), sampler.length) for context, _ in batch]
+            seeds = [derived_seed(self.seed, context) for context, _ in batch]
+            for asked, generation in zip(batch, generate(self.model, prompts, sampler, seeds), strict=True):
+                answers.append(_before(wanted.get("until"), self.model.text(generation.answer, strip=False)))
+                self.cache_hook.add_partial("generate_until", asked, answers[-1])
+        return order.get_original(answers)
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """Log-likelihood of whole texts, in windows of the model's context where they are longer."""
@@ -142,26 +140,20 @@ class FloatscopeLM(TemplateLM):
 
     def _greedy(self, pairs: Sequence[Pair]) -> list[bool]:
         """Would the continuation be written from its context, one token per step and the surest first?"""
-        found = [not pair.continuation for pair in pairs]
-        by_length: dict[int, list[int]] = {}
-        for place, pair in enumerate(pairs):
-            by_length.setdefault(len(pair.continuation), []).append(place)
-        by_length.pop(0, None)
-        contexts = {place: list(pair.context) for place, pair in enumerate(pairs)}
-        for length, places in by_length.items():
+        order = Collator(
+            pairs, lambda pair: -len(pair.context), lambda pair: {"length": len(pair.continuation)}, "gen_kwargs"
+        )
+        found: list[bool] = []
+        for batch in order.get_batched(n=self.batch_size):
+            length = len(batch[0].continuation)
+            if not length:
+                found += [True] * len(batch)
+                continue
             arm = self.model.family.is_arm
             sampler = AutoregressiveSampler(length=length) if arm else LLaDASampler(steps=length, length=length)
-            for batch in self._batches(places, contexts):
-                done = generate(self.model, [contexts[place] for place in batch], sampler)
-                for place, generation in zip(batch, done, strict=True):
-                    found[place] = tuple(generation.answer.tolist()) == pairs[place].continuation
-        return found
-
-    def _batches(self, places: Sequence[int], prompts: Mapping[int, Sequence[int]]) -> Iterator[Sequence[int]]:
-        """The places in batches, those of the longest prompts first."""
-        ordered = sorted(places, key=lambda place: -len(prompts[place]))
-        for start in range(0, len(ordered), self.batch_size):
-            yield ordered[start : start + self.batch_size]
+            done = generate(self.model, [list(pair.context) for pair in batch], sampler)
+            found += [tuple(one.answer.tolist()) == pair.continuation for pair, one in zip(batch, done, strict=True)]
+        return order.get_original(found)
 
     def _fitted(self, context: list[int], slots: int) -> list[int]:
         """The end of a context that is too long for the model beside its slots."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from floatscope.errors import UserError
 from floatscope.qa.corpus import documents_of, read_corpus
 from floatscope.qa.readers import WrongRecord, read_samples
-from floatscope.qa.readers.records import HUB
 from floatscope.qa.retrieval import Recall, attach, make_retriever, mark_gold, recall_at
 from floatscope.qa.samples import Sample
 from floatscope.qa.stressors.pool import Pool
@@ -28,7 +27,6 @@ POOL_SAMPLES = 3000
 class Task:
     """Samples to answer, and where their distractors come from."""
 
-    name: str
     samples: tuple[Sample, ...]
     pool: Pool
     recall: tuple[Recall, ...] = ()
@@ -69,11 +67,11 @@ def read_task(
     samples = read[:limit] if limit is not None else [*read, *stream]
     documents = read_corpus(corpus) if corpus is not None else documents_of(read)
     if retrieve is None:
-        return Task(_name(source), tuple(_with_gold(samples)), Pool(_with_gold(read), documents), (), tuple(skipped))
+        return Task(tuple(_with_gold(samples)), Pool(_with_gold(read), documents), (), tuple(skipped))
     index = make_retriever(retriever, documents)
     found = list(attach(samples, index, retrieve))
     recall = recall_at(samples, found, [*(k for k in (1, 2, 5, 10, 20, 50, 100) if k < retrieve), retrieve])
-    return Task(_name(source), tuple(_with_gold(found)), Pool(read, retriever=index), tuple(recall), tuple(skipped))
+    return Task(tuple(_with_gold(found)), Pool(read, retriever=index), tuple(recall), tuple(skipped))
 
 
 def _world_task(source: str, limit: int | None, seed: int, corpus: str | Path | None, retrieve: int | None) -> Task:
@@ -90,11 +88,7 @@ def _world_task(source: str, limit: int | None, seed: int, corpus: str | Path | 
     samples = tuple(world.samples(kind, limit or WORLD_SAMPLES, documents=documents, seed=seed))
     others = world.samples("rag", WORLD_SAMPLES, documents=WORLD_DOCUMENTS, seed=seed + 1)
     others = [replace(other, id=f"pool-{other.id}") for other in others]
-    return Task(source, samples, Pool((*samples, *others), same_title=False))
-
-
-def _name(source: str) -> str:
-    return source if source.startswith(HUB) else Path(source).name.split(".")[0]
+    return Task(samples, Pool((*samples, *others), same_title=False))
 
 
 def _with_gold(samples: Sequence[Sample]) -> Iterator[Sample]:

@@ -5,19 +5,14 @@ from collections.abc import Iterable, Sequence
 from floatscope.errors import UserError
 
 
-def parse_integers(text: str, everything: Sequence[int] | None, least: int, doubling: bool = False) -> tuple[int, ...]:
+def parse_integers(text: str, everything: Sequence[int], least: int, doubling: bool = False) -> tuple[int, ...]:
     """Numbers and ranges, ends included, joined by commas, each once; "all" is `everything`.
 
     A range goes up by one, "a..b..c" by c; with `doubling` a range doubles: 8..256 is 8,16,...,256.
     """
     values: dict[int, None] = {}
     for part in (part.strip() for part in text.split(",")):
-        if part == "all":
-            if everything is None:
-                raise UserError(f"{text!r}: there is no 'all' here, write numbers or a range such as 0..10.")
-            values |= dict.fromkeys(everything)
-        else:
-            values |= dict.fromkeys(_range(part, text, doubling))
+        values |= dict.fromkeys(everything if part == "all" else _range(part, text, doubling))
     if too_low := [value for value in values if value < least]:
         raise UserError(f"{text!r} has {too_low[0]}, but the lowest value here is {least}.")
     return tuple(values)

@@ -15,6 +15,7 @@ from typing import Literal
 
 from floatscope.canvas import QUERY, SCAFFOLD, document_label
 from floatscope.errors import UserError
+from floatscope.files import read_text
 from floatscope.qa.samples import Document
 
 Placement = Literal["before", "after"]
@@ -107,15 +108,12 @@ def read_template(name: str, family: str = "") -> Template:
     path = Path(name)
     if not path.is_file():
         raise UserError(f"There is no template {name!r}: use default, paper, or the path of a text file.")
-    try:
-        return parse_template(path.read_text(encoding="utf-8-sig"), path.name)
-    except UnicodeDecodeError as error:
-        raise UserError(f"The template {name} is not UTF-8 text.") from error
+    return parse_template(read_text(path), path.name)
 
 
 @lru_cache
 def _built_in(name: str) -> Template:
-    return parse_template((Path(__file__).parent / f"{name}.txt").read_text(encoding="utf-8"), name)
+    return parse_template(read_text(Path(__file__).parent / f"{name}.txt"), name)
 
 
 def parse_template(text: str, name: str) -> Template:
