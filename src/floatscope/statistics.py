@@ -4,7 +4,7 @@ Scores take one value per sample (`mean_interval` and its neighbours); analyses 
 missing (`bootstrap_mean`). Paired functions need the same samples in the same order on both sides.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -50,52 +50,42 @@ class McNemar:
     p: float
 
 
-def mean_interval(
-    values: ArrayLike, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval[float]:
+def mean_interval(values: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Interval[float]:
     """The mean with its percentile bootstrap interval."""
-    return macro_interval([values], level, resamples, seed)
+    return macro_interval([values], resamples, seed)
 
 
-def macro_interval(
-    groups: Sequence[ArrayLike], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval[float]:
+def macro_interval(groups: Sequence[ArrayLike], resamples: int = RESAMPLES, seed: int = 0) -> Interval[float]:
     """The mean of the groups' means (the average over tasks), each group resampled within itself."""
     arrays = [_checked(group) for group in groups]
-    return Interval(*_estimate(arrays, _resampled(arrays, resamples, seed), level))
+    return Interval(*_estimate(arrays, _resampled(arrays, resamples, seed)))
 
 
-def proportion_interval(values: ArrayLike, level: float = LEVEL) -> Interval[float]:
+def proportion_interval(values: ArrayLike) -> Interval[float]:
     """The share of ones with Wilson's interval, which has a width even where all samples are right or wrong."""
     from scipy.stats import binomtest  # loaded here: scipy is slow to import
 
-    array = _checked_binary(values)
+    array = _checked(values, binary=True)
     share = float(array.mean())
     # Of the two things that it gives only the interval is wanted; the test of the share itself costs least.
-    found = binomtest(int(array.sum()), len(array), share).proportion_ci(_checked_level(level), method="wilson")
+    found = binomtest(int(array.sum()), len(array), share).proportion_ci(LEVEL, method="wilson")
     return Interval(share, float(found.low), float(found.high), len(array))
 
 
-def paired_difference(
-    first: ArrayLike, second: ArrayLike, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
-) -> Difference:
+def paired_difference(first: ArrayLike, second: ArrayLike, resamples: int = RESAMPLES, seed: int = 0) -> Difference:
     """mean(first) - mean(second) on the same samples, samples resampled as pairs."""
-    return macro_difference([(first, second)], level, resamples, seed)
+    return macro_difference([(first, second)], resamples, seed)
 
 
 def macro_difference(
-    pairs: Sequence[tuple[ArrayLike, ArrayLike]], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
+    pairs: Sequence[tuple[ArrayLike, ArrayLike]], resamples: int = RESAMPLES, seed: int = 0
 ) -> Difference:
     """The mean over groups (tasks) of paired differences, pairs resampled within their group."""
-    arrays = []
-    for first, second in pairs:
-        one, other = _checked(first), _checked(second)
-        _same_length(one, other)
-        arrays.append(one - other)
+    arrays = [one - other for one, other in (_checked_pair(*pair) for pair in pairs)]
     means = _resampled(arrays, resamples, seed)
     # Both tails count the observed sample itself, so that p is never 0 (Davison and Hinkley 1997, eq. 4.11).
     tail = min(int(np.sum(means <= 0)), int(np.sum(means >= 0)))
-    return Difference(*_estimate(arrays, means, level), min(1.0, 2 * (tail + 1) / (resamples + 1)))
+    return Difference(*_estimate(arrays, means), min(1.0, 2 * (tail + 1) / (resamples + 1)))
 
 
 def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
@@ -105,8 +95,7 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
     """
     from scipy.stats import binomtest
 
-    one, other = _checked_binary(first), _checked_binary(second)
-    _same_length(one, other)
+    one, other = _checked_pair(first, second, binary=True)
     only_first, only_second = int(np.sum(one > other)), int(np.sum(one < other))
     apart = only_first + only_second
     return McNemar(only_first, only_second, float(binomtest(only_first, apart).pvalue) if apart else 1.0)
@@ -173,53 +162,39 @@ def _resampled(arrays: Sequence[Floats], resamples: int, seed: int) -> Floats:
     rng = np.random.default_rng(seed)
     total = np.zeros(resamples)
     for array in arrays:
-        total += np.concatenate(list(_resampled_means(array, resamples, rng)))
+        n = len(array)
+        distinct, counts = np.unique(array, return_counts=True)
+        if _FEW * len(distinct) <= n:
+            # Scores take few values (right or wrong): how often each is drawn is multinomial, and much quicker to draw.
+            total += rng.multinomial(n, counts / n, size=resamples) @ distinct / n
+            continue
+        rows = max(1, _INDICES_AT_ONCE // n)
+        for start in range(0, resamples, rows):
+            drawn = rng.integers(0, n, size=(min(rows, resamples - start), n), dtype=np.int32)
+            total[start : start + rows] += array[drawn].mean(axis=1)
     return total / len(arrays)
 
 
-def _resampled_means(values: Floats, resamples: int, rng: np.random.Generator) -> Iterator[Floats]:
-    n = len(values)
-    distinct, counts = np.unique(values, return_counts=True)
-    if _FEW * len(distinct) <= n:
-        # Scores take few values (right or wrong): how often each is drawn is multinomial, and much quicker to draw.
-        yield rng.multinomial(n, counts / n, size=resamples) @ distinct / n
-        return
-    rows = max(1, _INDICES_AT_ONCE // n)
-    for start in range(0, resamples, rows):
-        drawn = rng.integers(0, n, size=(min(rows, resamples - start), n), dtype=np.int32)
-        yield values[drawn].mean(axis=1)
-
-
-def _estimate(arrays: Sequence[Floats], means: Floats, level: float) -> tuple[float, float, float, int]:
+def _estimate(arrays: Sequence[Floats], means: Floats) -> tuple[float, float, float, int]:
     """Estimate, low, high and n from the samples and the means of their resamples."""
-    tail = (1 - _checked_level(level)) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(np.mean([array.mean() for array in arrays])), float(low), float(high), sum(map(len, arrays))
 
 
-def _same_length(first: Floats, second: Floats) -> None:
-    if len(first) != len(second):
-        sizes = f"{len(first)} and {len(second)} values"
+def _checked_pair(first: ArrayLike, second: ArrayLike, binary: bool = False) -> tuple[Floats, Floats]:
+    one, other = _checked(first, binary), _checked(second, binary)
+    if len(one) != len(other):
+        sizes = f"{len(one)} and {len(other)} values"
         raise UserError(f"A paired comparison needs the same samples on both sides, not {sizes}.")
+    return one, other
 
 
-def _checked(values: ArrayLike) -> Floats:
+def _checked(values: ArrayLike, binary: bool = False) -> Floats:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or not len(array):
         raise UserError(f"Statistics need one value per sample, not an array of shape {array.shape}.")
     if not np.isfinite(array).all():
         raise UserError(f"{int(np.sum(~np.isfinite(array)))} of {len(array)} values are not finite: leave them out.")
-    return array
-
-
-def _checked_binary(values: ArrayLike) -> Floats:
-    array = _checked(values)
-    if not np.isin(array, (0.0, 1.0)).all():
+    if binary and not np.isin(array, (0.0, 1.0)).all():
         raise UserError("This needs values that are 0 or 1 (right or wrong), such as accuracy or exact match.")
     return array
-
-
-def _checked_level(level: float) -> float:
-    if not 0 < level < 1:
-        raise UserError(f"The confidence level is {level}: use a number between 0 and 1, such as 0.95.")
-    return level

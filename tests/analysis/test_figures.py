@@ -210,11 +210,13 @@ def test_query_state_names_the_region_that_differs_most():
     )
     regions, classes = scenes(figure)
     assert (regions.heading, classes.heading) == ("to regions", "to token classes")
-    assert regions.labels["y"] == ["doc 1", "answer"]  # 0.4 is at the right end of 240
-    assert regions.places("symbol", shape="circle") == [(240, 10), (60, 30)]
-    assert regions.places("symbol", shape="square") == [(120, 10), (240, 30)]
-    ticks = {(round(mark["x"] + mark["width"] / 2), mark["height"]) for mark in regions.marks("rect", fill=CONTROL)}
-    assert ticks == {(120, 14), (60, 5)}  # uniform long, untrained short
+    assert regions.labels["x"] == ["doc 1", "answer"]  # 0.4 is at the top of 140, 120 wide for each; masked at the left
+    hollow = sorted(regions.places("symbol", stroke=BLUE, strokeWidth=1.5))
+    full = sorted(regions.places("symbol", fill=BLUE))
+    assert [y for _, y in hollow] == [0, 105] and [y for _, y in full] == [70, 0]
+    assert all(left < right < left + 120 for (left, _), (right, _) in zip(hollow, full, strict=True))
+    marks = {(round(mark["y"], 3), mark["shape"]) for mark in regions.marks("symbol", stroke=CONTROL)}
+    assert marks == {(70, "stroke"), (105, "triangle-down")}  # uniform and untrained
 
 
 def test_retrieval_heads_are_cells_of_layers_and_heads_and_the_strongest_is_named():
@@ -336,7 +338,7 @@ COMPAT = [
 ]
 
 
-def test_compat_is_dashed_and_hollow_beside_the_exact_computation():
+def test_compat_is_dashed_beside_the_exact_computation():
     figure = draw("compat", {"compat": result("compat", COMPAT)}, MODEL)
     assert figure.finding == (
         "As published instead of exact, mean over layers: absolute threshold 2.00 instead of 3.00 in m (uniform 0.00); "
@@ -345,11 +347,12 @@ def test_compat_is_dashed_and_hollow_beside_the_exact_computation():
     )
     threshold, _, regions = scenes(figure)
     assert threshold.places("line", strokeDash=[7, 3]) == [(6, 105), (234, 35)]
-    assert threshold.places("line", strokeDash=[1, 0], strokeWidth=2) == [(6, 70), (234, 0)]
+    assert threshold.places("line", strokeWidth=2) == [(6, 70), (234, 0)]
     assert threshold.places("symbol", fill=BLUE) == [(6, 70), (234, 0)]
-    assert threshold.places("line", stroke=CONTROL) == [(6, 140), (234, 140)]
+    assert threshold.places("line", strokeDash=[1, 0], strokeWidth=1.2) == [(6, 140), (234, 140)]
     assert [y for _, y in regions.places("symbol", fill=BLUE)] == [0]
-    assert regions.marks("symbol", stroke=CONTROL, shape="stroke")
+    dashed, solid = (regions.marks("symbol", shape="stroke", strokeDash=dash) for dash in ([7, 3], [1, 0]))
+    assert (dashed[0]["y"], solid[0]["y"]) == (105, 70)  # 0.25 and 0.5 of an axis from 0 to 1
 
 
 def test_a_figure_has_the_quirks_that_belong_to_it_as_its_published_view():

@@ -287,7 +287,7 @@ def test_compat_mode_and_the_legend_change_the_drawing(page):
     before = titles.all_text_contents()
     figure.locator(".fs-published input").check()
     expect(titles).to_have_text(["absolute threshold, % absorbed", "last forward only, % absorbed"])
-    expect(figure.locator(".fs-chart:not([hidden]) [aria-label*='version: published']").first).to_be_attached()
+    expect(figure.locator(".fs-chart:not([hidden]) [aria-label*='published: ']").first).to_be_attached()
     assert "published" in download(page, figure.locator("[data-action=csv]")).splitlines()[0]
     figure.locator(".fs-published input").uncheck()
     expect(titles).to_have_text(before)

@@ -10,19 +10,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import altair as alt
 import numpy as np
 import polars as pl
 
 from floatscope.analysis.anchors import detect
 from floatscope.analysis.cells import Array, ratio
-from floatscope.analysis.drawing import Plot, ends_of, looks, model_look, plot, quantity, tooltips, whole_numbers
+from floatscope.analysis.drawing import lines
 from floatscope.analysis.figure import Figure, number_text, result_figure
 from floatscope.analysis.flow import region_rollout
-from floatscope.analysis.palette import CONTROL, DASHED, POINT
 from floatscope.analysis.results import Controls, Options, Panel, Result, collect, summarise
 from floatscope.analysis.token_text import plain_text
-from floatscope.analysis.uniform import even_attention, uniform_trace
+from floatscope.analysis.uniform import uniform_trace
 from floatscope.canvas import ANSWER, BOS, QUERY, SCAFFOLD, Region, positions
 from floatscope.traces import Trace
 
@@ -41,12 +39,13 @@ def compat(traces: Iterable[Trace], options: Options, controls: Controls) -> Res
                 panel.note(f"The quirk '{name}' is left out for traces {quirk.lacking}.")
                 continue
             published, exact = map(np.atleast_1d, pair)
+            flat = quirk.values(uniform_trace(trace))
             layers = np.arange(trace.layers) if len(exact) == trace.layers else trace.matrix_layers
             frame = pl.DataFrame(
                 {
                     "quirk": name,
                     "layer": layers.tolist() if pair[0].ndim else [None],
-                    "uniform": np.full(len(exact), np.nan if quirk.even is None else quirk.even(trace)),
+                    "uniform": np.full(len(exact), np.nan if flat is None else flat[0]),
                 },
                 schema_overrides={"layer": pl.Int64},
             )
@@ -193,26 +192,19 @@ def pooled_rollout(attention: Array, spans: Sequence[Region]) -> Array:
 
 @dataclass(frozen=True)
 class Quirk:
-    """A published computation beside the exact one, and on uniform attention; None where a trace cannot tell."""
+    """A published computation beside the exact one."""
 
     title: str
     beside: str
     """The analysis whose figure has it as its published view."""
     values: Callable[[Trace], Pair | None]
-    even: Callable[[Trace], Array] | None = None
+    """None where a trace cannot tell."""
     lacking: str = "without full matrices (keep='matrices')"
 
 
 QUIRKS: dict[str, Quirk] = {
-    "absolute_threshold": Quirk(
-        "absolute threshold, % absorbed",
-        "absorption",
-        _absolute_threshold,
-        lambda trace: _absolute_threshold(uniform_trace(trace))[0],
-    ),
-    "one_forward": Quirk(
-        "last forward only, % absorbed", "absorption", _one_forward, lambda trace: _one_forward(uniform_trace(trace))[0]
-    ),
+    "absolute_threshold": Quirk("absolute threshold, % absorbed", "absorption", _absolute_threshold),
+    "one_forward": Quirk("last forward only, % absorbed", "absorption", _one_forward),
     "head_averaged_states": Quirk(
         "heads averaged first, q·k advantage", "qk", partial(_advantages, products=_head_averaged_states)
     ),
@@ -221,27 +213,40 @@ QUIRKS: dict[str, Quirk] = {
         "pieces tokenised apart, flow to documents",
         "flow",
         _retokenised_regions,
-        lambda trace: _to_documents(even_attention(trace)[trace.matrix_layers], retokenised(trace)),
         "without full matrices (keep='matrices'), documents or answer",
     ),
 }
-_VERSIONS = {"exact": [1, 0], "published": [7, 3]}
 
 
 def figure(result: Result, models: Sequence[str], beside: str | None = None) -> Figure:
     """Published and exact values per layer, by quirk; only those that belong to an analysis, where one is given."""
     quirks = {name: quirk for name, quirk in QUIRKS.items() if beside in (None, quirk.beside)}
     table = result.table.filter(pl.col("quirk").is_in(list(quirks)))
+    drawn = table.select("model", "quirk", pl.col("layer").fill_null(0), "published", "uniform", "samples", value="exact")
+    whole = table.filter(pl.col("layer").is_null())["quirk"].unique().to_list()
+    panels = [
+        lines(
+            drawn,
+            quirk.title,
+            {"quirk": name},
+            models,
+            axis="whole stack" if name in whole else None,
+            controls=("published", "uniform"),
+            name="drawn",
+        )
+        for name, quirk in quirks.items()
+    ]
     return result_figure(
         result,
         "Published computations beside exact ones",
-        [_quirk(table, name, quirk.title, models) for name, quirk in quirks.items()],
-        "The computations of the published code, quirk by quirk, on the same traces: dashed and hollow as published, "
-        "solid as defined. The thin grey line is the control: the published computation on uniform attention, which is "
-        "what its figure would show with nothing to see.",
+        panels,
+        "The computations of the published code, quirk by quirk, on the same traces: dashed as published, thick as "
+        "defined. The thin solid line is the control: the published computation on uniform attention, which is what "
+        "its figure would show with nothing to see.",
         _furthest(table, quirks, models),
         table,
-        subtitle="grey: the published computation on uniform attention",
+        subtitle="uniform: the published computation on uniform attention",
+        drawn=drawn,
     )
 
 
@@ -251,46 +256,15 @@ def published_view(compat: Result, name: str, models: Sequence[str]) -> Figure |
     return None if shown.table.is_empty() else shown
 
 
-def _quirk(table: pl.DataFrame, name: str, title: str, models: Sequence[str]) -> Plot | None:
-    """One quirk over layers; one of the whole stack is a pair of points."""
-    part = table.filter(quirk=name)
-    if part.is_empty():
-        return None
-    whole = part["layer"].null_count() == part.height
-    numbers = [number for column in ("published", "exact", "uniform") for number in part[column].to_list()]
-    x = alt.X("layer:Q", title="whole stack" if whole else "layer", **whole_numbers(part["layer"].fill_null(0)))
-    height = quantity(alt.Y, alt.Scale(domain=ends_of(numbers), nice=True, zero=False))
-    colour, shape = (model_look(channel, models, table["model"]) for channel in (alt.Color, alt.Shape))
-    dash = looks(alt.StrokeDash, "version", _VERSIONS, **DASHED)
-    base = alt.Chart().encode(x=x)
-    even = base.transform_filter("isValid(datum.uniform)").encode(y=height("uniform"), detail="model:N")
-    folded = base.transform_fold(list(_VERSIONS), as_=["version", "value"]).encode(y=height("value"), color=colour)
-    told = tooltips("model", "version", "layer", "value", "uniform", "samples")
-    points = folded.encode(shape=shape, tooltip=told)
-    layers = [
-        even.mark_point(shape="stroke", size=200, strokeWidth=1.2, color=CONTROL)
-        if whole
-        else even.mark_line(strokeWidth=1.2, color=CONTROL),
-        folded.mark_line(strokeWidth=2).encode(strokeDash=dash, detail="version:N"),
-        points.transform_filter("datum.version == 'exact'").mark_point(**POINT),
-        points.transform_filter("datum.version == 'published'").mark_point(filled=False, size=32, opacity=1),
-    ]
-    places = [{"calculate": "isValid(datum.layer) ? datum.layer : 0", "as": "layer"}]
-    return plot(layers, title, table, {"quirk": name}, transform=places)
-
-
 def _furthest(table: pl.DataFrame, quirks: Iterable[str], models: Sequence[str]) -> str:
     """For each quirk the model whose published value lies furthest from the exact one, means over layers."""
+    means = table.group_by("quirk", "model", maintain_order=True).agg(pl.col("published", "exact", "uniform").mean())
+    known = means.drop_nulls(["published", "exact"]).filter(pl.col("model").is_in(list(models)))
+    gap = (pl.col("published") - pl.col("exact")).abs()
     words = []
     for name in quirks:
-        means = (
-            table.filter(quirk=name)
-            .group_by("model", maintain_order=True)
-            .agg(pl.col("published", "exact", "uniform").mean())
-        )
-        known = means.drop_nulls(["published", "exact"]).filter(pl.col("model").is_in(list(models)))
-        gap = (pl.col("published") - pl.col("exact")).abs()
-        for row in known.sort(gap, descending=True, maintain_order=True).head(1).iter_rows(named=True):
+        furthest = known.filter(quirk=name).sort(gap, descending=True, maintain_order=True).head(1)
+        for row in furthest.iter_rows(named=True):
             even = f" (uniform {number_text(row['uniform'], 2)})" if row["uniform"] is not None else ""
             shown = f"{number_text(row['published'], 2)} instead of {number_text(row['exact'], 2)}"
             words.append(f"{name.replace('_', ' ')} {shown} in {row['model']}{even}")

@@ -44,8 +44,12 @@ def _by_depth(panel: Panel) -> pl.DataFrame:
     mean = pl.col(NUMBERS).mean()
     by_third = samples.group_by([*groups, "depth"], maintain_order=True).agg(mean)
     whole = samples.group_by(groups, maintain_order=True).agg(mean).with_columns(depth=pl.lit(ALL))
-    shallow, deep = (by_third.filter(depth=name).drop("depth") for name in (THIRDS[0], THIRDS[2]))
-    contrast = shallow.join(deep, on=groups, suffix="_deep", nulls_equal=True, maintain_order="left").with_columns(
-        *(pl.col(name) - pl.col(f"{name}_deep") for name in NUMBERS), depth=pl.lit(CONTRAST)
-    )
+    ends = (by_third.filter(depth=name) for name in (THIRDS[0], THIRDS[2]))
+    contrast = minus(*ends, groups).with_columns(depth=pl.lit(CONTRAST))
     return pl.concat(part.select(*groups, "depth", *NUMBERS) for part in (by_third, whole, contrast))
+
+
+def minus(first: pl.DataFrame, second: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
+    """The numbers of samples minus others, where both have the same labels."""
+    both = first.join(second, on=labels, suffix=" less", nulls_equal=True, maintain_order="left")
+    return both.select(*labels, *(pl.col(name) - pl.col(f"{name} less") for name in NUMBERS))

@@ -28,6 +28,7 @@ SHAPES = ("circle", "square", "triangle-up", "diamond")
 DASHES = {
     **{"uniform": [1, 0], "random": [4, 3], "untrained": [1.5, 2.5]},
     **{"guess": [1, 0], "oracle": [4, 3], "closed-book": [1.5, 2.5]},
+    "published": [7, 3],
 }
 MARKS = {"uniform": "stroke", "random": "cross", "untrained": "triangle-down"}
 WIDTH, HEIGHT = 240, 140
@@ -173,7 +174,7 @@ def lines(
     if part.is_empty():
         return None
     beside = known_columns(part, controls)
-    ends = list(ends or _ends(part, beside))
+    ends = list(ends or table_ends(part, beside) or ())
     scale = alt.Scale(domain=ends, nice=True, zero=False)
     if symlog:
         scale = alt.Scale(type="symlog", constant=0.5, domain=ends, nice=False)
@@ -211,9 +212,10 @@ def _controls(base: alt.Chart, names: list[Any], height: Callable[[str], Any]) -
     return folded.transform_filter("isValid(datum.control_value)").encode(y=height("control_value"))
 
 
-def _ends(part: pl.DataFrame, controls: Sequence[str]) -> list[float]:
-    columns = [name for name in ("value", "low", "high", *controls) if name in part.columns]
-    return ends_of(number for column in columns for number in part[column].to_list())
+def table_ends(table: pl.DataFrame, controls: Sequence[str] = CONTROLS, zero: bool = False) -> list[float] | None:
+    """The ends of an axis that shows all numbers of a table; None where it has none."""
+    columns = known_columns(table, ("value", "low", "high", *controls))
+    return ends_of((number for name in columns for number in table[name].to_list()), zero) if columns else None
 
 
 def _across(part: pl.DataFrame, column: str, axis: str | None) -> tuple[alt.X, bool]:
@@ -250,19 +252,23 @@ def dots(
     y: str = "",
     hollow: str | None = None,
     name: str = "table",
+    apart: str = "model",
+    ends: Sequence[float] | None = None,
 ) -> Plot | None:
     """Points with intervals over a few names, models side by side; controls as small grey marks behind them.
 
-    hollow: a test on a row that draws its point empty, such as "datum.p >= 0.05".
+    hollow: a test on a row that draws its point empty, such as "datum.p >= 0.05". apart: what stands side by side, where
+    it is not the models.
     """
     part = table.filter(**where).filter(pl.col(across).is_in(list(order))).drop_nulls("value")
     if part.is_empty():
         return None
     beside = known_columns(part, CONTROLS)
-    height = quantity(alt.Y, alt.Scale(domain=_ends(part, beside), nice=True, zero=False), y)
-    names = [model for model in models if model in part["model"]]
+    height = quantity(alt.Y, alt.Scale(domain=list(ends or table_ends(part, beside) or ()), nice=True, zero=False), y)
+    known = part[apart].unique(maintain_order=True).to_list()
+    names = [model for model in models if model in known] if apart == "model" else known
     x = alt.X(f"{across}:N", title=None, scale=alt.Scale(domain=list(order)), axis=alt.Axis(labelAngle=-30))
-    base = alt.Chart().encode(x=x, xOffset=alt.XOffset("model:N", scale=alt.Scale(domain=names, paddingOuter=0.6)))
+    base = alt.Chart().encode(x=x, xOffset=alt.XOffset(f"{apart}:N", scale=alt.Scale(domain=names, paddingOuter=0.6)))
     colour = model_look(alt.Color, models, table["model"])
     layers = []
     if beside:
@@ -276,14 +282,14 @@ def dots(
         limits = known.transform_filter("isValid(datum.low) && isValid(datum.high)")
         layers.append(limits.mark_rule(**BOUNDS).encode(y=height("low"), y2="high:Q", color=colour))
     told = [column for column in ("value", "low", "high", "p", *beside, "samples") if column in part.columns]
-    tip = tooltips("model", across, *told)
+    tip = tooltips(*dict.fromkeys(("model", apart, across, *told)))
     full = known if hollow is None else known.transform_filter(f"!({hollow})")
     layers.append(full.mark_point(**POINT).encode(y=height("value"), color=colour, tooltip=tip))
     if hollow is not None:
         empty = known.transform_filter(hollow).mark_point(filled=False, opacity=1, size=32, strokeWidth=1.5)
         layers.append(empty.encode(y=height("value"), color=colour, tooltip=tip))
     named = [{"filter": {"field": across, "oneOf": list(order)}}]
-    return plot(layers, title, table, where, transform=named, name=name)
+    return plot(layers, title, table, where, max(WIDTH, 24 * len(order)), transform=named, name=name)
 
 
 def cells(

@@ -157,6 +157,23 @@ def finding(
     return sentence(what, values, {name: by_model(table, models, name) for name in controls}, digits)
 
 
+def top_finding(
+    what: str,
+    table: pl.DataFrame,
+    models: Sequence[str],
+    controls: Sequence[str],
+    name: pl.Expr,
+    by: pl.Expr = pl.col("value"),
+    digits: int = 2,
+) -> str:
+    """The sentence of the row of each model that has most of something, under a name that says which row it is."""
+    ranked = table.drop_nulls("value").sort(by, descending=True, maintain_order=True)
+    best = ranked.unique("model", keep="first").with_columns(name=name)
+    names = dict(best.select("model", "name").iter_rows())
+    order = [names[model] for model in models if model in names]
+    return finding(what, best.with_columns(model="name"), order, controls, digits, rows=True)
+
+
 def sentence(
     what: str, values: Mapping[str, Any], controls: Mapping[str, Mapping[str, Any]] | None = None, digits: int = 2
 ) -> str:

@@ -14,7 +14,7 @@ import polars as pl
 from floatscope.analysis.anchors import detect, random_like
 from floatscope.analysis.cells import Array, cell_columns, mean_known, ratio
 from floatscope.analysis.depth import depth_table
-from floatscope.analysis.drawing import Plot, arrange, ends_of, lines, plot, token_axis, tooltips
+from floatscope.analysis.drawing import Plot, arrange, lines, plot, table_ends, token_axis, tooltips
 from floatscope.analysis.figure import Figure, by_model, result_figure, sentence
 from floatscope.analysis.palette import HEAT
 from floatscope.analysis.results import Controls, Options, Panel, Result, analyse
@@ -137,8 +137,7 @@ _TITLES = {
 def figure(result: Result, models: Sequence[str]) -> Figure:
     """Anchor advantages and their parts per layer, on one scale."""
     table = result.table
-    numbers = [table[name].drop_nulls() for name in ("value", "low", "high", "random", "untrained")]
-    ends = ends_of(pl.concat(numbers), zero=True) if any(map(len, numbers)) else None
+    ends = table_ends(table, zero=True)
     panels = [
         lines(table, title, {"measure": name}, models, y="std. dev.", ends=ends) for name, title in _TITLES.items()
     ]

@@ -3,15 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import altair as alt
 import numpy as np
 import polars as pl
 
 from floatscope.analysis.cells import Array, cell_columns, mean_known
 from floatscope.analysis.depth import THIRDS, third_members
-from floatscope.analysis.drawing import Plot, ends_of, looks, model_look, plot, quantity, tooltips
-from floatscope.analysis.figure import Figure, interval_text, number_text, result_figure
-from floatscope.analysis.palette import BOUNDS, CONTROL, INK, POINT
+from floatscope.analysis.drawing import Plot, dots, table_ends
+from floatscope.analysis.figure import Figure, result_figure, top_finding
 from floatscope.analysis.results import Controls, Options, Panel, Result, analyse
 from floatscope.analysis.token_classes import CLASSES, class_mass, step_classes
 from floatscope.analysis.uniform import uniform_trace
@@ -75,58 +73,28 @@ def _trace_states(trace: Trace) -> dict[tuple[str, str], Array]:
 
 
 _KINDS = {"region": "to regions", "class": "to token classes"}
-_SHAPES = {"masked": "circle", "committed": "square"}
 
 
 def figure(result: Result, models: Sequence[str]) -> Figure:
     """Where masked and committed slots look, by region and token class."""
-    table = result.table.filter(pl.col("depth") == "all", pl.col("state").is_in(list(_SHAPES)))
-    groups = {
-        title: [_targets(table, kind, model, models) for model in models if model in table["model"]]
-        for kind, title in _KINDS.items()
-    }
+    table = result.table.filter(pl.col("depth") == "all", pl.col("state").is_in(STATES[:2]))
+    groups: dict[str, list[Plot | None]] = {}
+    for kind, title in _KINDS.items():
+        part = table.filter(target_kind=kind).drop_nulls("value")
+        order = part["target"].unique(maintain_order=True).to_list()
+        look = {"hollow": "datum.state == 'masked'", "apart": "state", "ends": table_ends(part, zero=True)}
+        where = ({"target_kind": kind, "model": model} for model in models)
+        groups[title] = [dots(table, one["model"], one, models, "target", order, "share", **look) for one in where]
+    differ = result.table.filter(depth="all", state=STATES[2], target_kind="region")
+    what, name = "Masked minus committed slots, the region that differs most", pl.format("{} {}", "model", "target")
     return result_figure(
         result,
         "Where answer slots look: masked against committed",
         groups,
-        "Share of attention from slots that are still masked (circles) and from slots that have committed (squares), "
-        "mean over layers. Grey ticks are controls: even attention under the same visibility (long) and the untrained "
-        "model (short). An ARM has no masked slots.",
-        _largest(result.table.filter(depth="all", state=STATES[2]), models),
+        "Share of attention from slots that are still masked (hollow) and from slots that have committed (full), mean "
+        "over layers. Grey marks are controls: even attention under the same visibility, the untrained model. An ARM "
+        "has no masked slots.",
+        top_finding(what, differ, models, ("uniform", "untrained"), name, pl.col("value").abs(), 3),
         table,
-        subtitle="grey ticks: uniform (long), untrained (short)",
+        subtitle="hollow: still masked",
     )
-
-
-def _targets(table: pl.DataFrame, kind: str, model: str, models: Sequence[str]) -> Plot | None:
-    part = table.filter(target_kind=kind).drop_nulls("value")
-    if part.filter(model=model).is_empty():
-        return None
-    order = part["target"].unique(maintain_order=True).to_list()
-    numbers = [number for name in ("value", "low", "high", "uniform", "untrained") for number in part[name].to_list()]
-    share = quantity(alt.X, alt.Scale(domain=ends_of(numbers, zero=True), nice=True), "share of attention", 4)
-    base = alt.Chart().encode(y=alt.Y("target:N", title=None, scale=alt.Scale(domain=order), axis=alt.Axis(grid=True)))
-    colour = model_look(alt.Color, models, table["model"]).legend(None)
-    shape = looks(alt.Shape, "state", _SHAPES, symbolFillColor=INK, symbolStrokeWidth=0, symbolSize=60)
-    told = tooltips("model", "state", "target", "value", "low", "high", "uniform", "untrained", "samples")
-    layers = [
-        base.mark_tick(color=CONTROL, thickness=1.5, size=14).encode(x=share("uniform")),
-        base.mark_tick(color=CONTROL, thickness=3, size=5).encode(x=share("untrained")),
-        base.mark_rule(**BOUNDS).encode(x=share("low"), x2="high:Q", color=colour),
-        base.mark_point(**POINT).encode(x=share("value"), color=colour, shape=shape, tooltip=told),
-    ]
-    where, known = {"target_kind": kind, "model": model}, [{"filter": "isValid(datum.value)"}]
-    return plot(layers, model, table, where, height=20 * len(order), transform=known)
-
-
-def _largest(table: pl.DataFrame, models: Sequence[str]) -> str:
-    """The region whose share differs most between masked and committed slots, by model."""
-    words = []
-    for model in models:
-        part = table.filter(model=model, target_kind="region").drop_nulls("value")
-        for row in part.sort(pl.col("value").abs(), descending=True, maintain_order=True).head(1).iter_rows(named=True):
-            words.append(
-                f"{model} {row['target']} {interval_text(row['value'], row['low'], row['high'], 3)} "
-                f"(uniform {number_text(row['uniform'])}, untrained {number_text(row['untrained'])})"
-            )
-    return f"Masked minus committed slots, the region that differs most: {'; '.join(words)}." if words else ""

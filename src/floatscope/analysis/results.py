@@ -218,24 +218,14 @@ def summarise(
     rows of it whose cells get a `p` of a mean of 0, two-sided, by flipping signs over samples.
     """
     samples, keys = derived(panel), list(keys or panel.keys)
-    cells = ["model", "kind", *keys]
     # One part after the other that shares model and first key: matrices of samples x cells stay small and dense.
-    parts = []
-    for model, first in samples.select("model", keys[0]).unique(maintain_order=True).iter_rows():
-        chosen = samples.filter((pl.col("model") == model) & pl.col(keys[0]).eq_missing(first))
-        parts.append(_summarise_part(readable(chosen), cells, options))
-    table = pl.concat(parts) if parts else _summarise_part(readable(samples), cells, options)
-    table = _with_untrained(table, keys, panel, derived)
-    if tested is None:
-        return table
-    groups = samples.filter(tested).drop_nulls("value").group_by(cells, maintain_order=True)
-    rows = [(*cell, sign_flip_test(part["value"].to_numpy(), options.seed)) for cell, part in groups]
-    schema = {key: table.schema[key] for key in cells} | {"p": pl.Float64}
-    found = pl.DataFrame(rows, schema=schema, orient="row").with_columns(pl.col("p").fill_nan(None))
-    return table.join(found, on=cells, how="left", nulls_equal=True, maintain_order="left")
+    parts = samples.partition_by("model", keys[0], maintain_order=True) or [samples]
+    cells = ["model", "kind", *keys]
+    table = pl.concat(_summarise_part(readable(part), cells, options, tested) for part in parts)
+    return _with_untrained(table, keys, panel, derived)
 
 
-def _summarise_part(samples: pl.DataFrame, keys: list[str], options: Options) -> pl.DataFrame:
+def _summarise_part(samples: pl.DataFrame, keys: list[str], options: Options, tested: pl.Expr | None) -> pl.DataFrame:
     cells = samples.select(keys).unique(maintain_order=True).with_row_index("cell")
     placed = samples.join(cells, on=keys, nulls_equal=True, maintain_order="left")
     places, place = np.unique(placed["trace"].to_numpy(), return_inverse=True)
@@ -247,15 +237,13 @@ def _summarise_part(samples: pl.DataFrame, keys: list[str], options: Options) ->
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # cells without a value give nan
         spread = np.nanstd(numbers["value"], axis=0)
         uniform, random = (np.nanmean(numbers[name], axis=0) for name in ("uniform", "random"))
-    table = cells.drop("cell").with_columns(
-        pl.Series("value", interval.estimate),
-        pl.Series("low", interval.low),
-        pl.Series("high", interval.high),
-        pl.Series("spread", spread),
-        pl.Series("samples", interval.n),
-        pl.Series("uniform", uniform),
-        pl.Series("random", random),
-    )
+    columns = {"value": interval.estimate, "low": interval.low, "high": interval.high, "spread": spread}
+    columns |= {"samples": interval.n, "uniform": uniform, "random": random}
+    if tested is not None:
+        chosen = cells.with_columns(tested.alias("tested"))["tested"]
+        each = zip(numbers["value"].T, chosen, strict=True)
+        columns["p"] = np.array([sign_flip_test(v, options.seed) if asked else np.nan for v, asked in each], float)
+    table = cells.drop("cell").with_columns(pl.Series(name, values) for name, values in columns.items())
     return table.with_columns(pl.col(pl.Float64).fill_nan(None))
 
 

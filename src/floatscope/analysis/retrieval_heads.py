@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from floatscope.analysis.cells import Array, cell_columns
 from floatscope.analysis.depth import THIRDS, depth_table
 from floatscope.analysis.drawing import Plot, cells, dots
-from floatscope.analysis.figure import Figure, interval_text, number_text, result_figure
+from floatscope.analysis.figure import Figure, number_text, result_figure, top_finding
 from floatscope.analysis.results import CONTROLS, Controls, Options, Panel, Result, analyse, as_control, readable
 from floatscope.analysis.token_text import text_class
 from floatscope.analysis.uniform import uniform_trace, visible_spans
@@ -212,6 +212,7 @@ def figure(result: Result, models: Sequence[str]) -> Figure:
     groups["do two halves of the samples agree on the heads?"] = [
         dots(halves, "correlation over heads", {}, models, "score", list(_TITLES), name="halves")
     ]
+    name = pl.format("{} layer {} head {} with", "model", "layer", "head")
     return result_figure(
         result,
         "Heads that look at the evidence",
@@ -221,7 +222,7 @@ def figure(result: Result, models: Sequence[str]) -> Figure:
         "question that asks nothing gives (blank below 0). The control stands beside each map's name: what even "
         "attention would give. Below, means over heads with controls as grey marks, and whether two halves of the "
         "samples agree on the heads (random: heads shuffled).",
-        _strongest(table, models),
+        top_finding("Most mass on evidence", table.filter(score="evidence"), models, ("uniform", "untrained"), name),
         table,
         max(len(models), 1),
         depth=depth,
@@ -237,17 +238,3 @@ def _heads(table: pl.DataFrame, score: str, model: str, top: float) -> Plot | No
     size = (max(9, min(26, 420 / max(len(heads), 1))), max(8, min(24, 260 / max(len(layers), 1))))
     where, told = {"score": score, "model": model}, ("model", "layer", "head", "low", "high", *CONTROLS)
     return cells(table, title, where, ("head", "head", heads), ("layer", "layer", layers), top, told=told, size=size)
-
-
-def _strongest(table: pl.DataFrame, models: Sequence[str]) -> str:
-    """The head of each model with most mass on the evidence, with its interval and controls."""
-    words = []
-    for model in models:
-        part = table.filter(score="evidence", model=model).sort("value", descending=True, maintain_order=True)
-        for row in part.head(1).iter_rows(named=True):
-            words.append(
-                f"{model} layer {row['layer']} head {row['head']} with "
-                f"{interval_text(row['value'], row['low'], row['high'])} (uniform {number_text(row['uniform'], 2)}, "
-                f"untrained {number_text(row['untrained'], 2)})"
-            )
-    return f"Most mass on evidence: {'; '.join(words)}." if words else ""

@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import detect, random_like
 from floatscope.analysis.cells import Array, cell_columns, ratio
-from floatscope.analysis.depth import THIRDS, third_members
+from floatscope.analysis.depth import THIRDS, minus, third_members
 from floatscope.analysis.drawing import Plot, looks, plot, tooltips
 from floatscope.analysis.figure import Figure, finding, result_figure
 from floatscope.analysis.palette import MUTED
-from floatscope.analysis.results import Controls, Options, Panel, Result, analyse, readable
+from floatscope.analysis.results import NUMBERS, Controls, Options, Panel, Result, analyse, readable, summarise
 from floatscope.analysis.token_text import text_class
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.canvas import SCAFFOLD, positions
 from floatscope.errors import UserError
-from floatscope.statistics import bootstrap_mean, sign_flip_test
 from floatscope.traces import Trace
 
 CLASSES = ("mask", "special", "whitespace", "punctuation", "scaffold", "function", "number", "content")
@@ -97,40 +96,23 @@ def _shares(mass: NDArray[np.float64]) -> dict[tuple[str, str], Array]:
 
 def _depth_test(panel: Panel, options: Options) -> pl.DataFrame:
     """Per sample: structural share shallow - deep, lexical share deep - shallow; sign-flip test."""
-    rows = []
+    return summarise(panel, options, ("treatment", "contrast"), _contrasts, pl.lit(True))
+
+
+def _contrasts(panel: Panel) -> pl.DataFrame:
+    """Summed share of some classes in the shallow third minus the deep one or the reverse; null where undefined."""
     samples = readable(panel.samples).filter(phase="all")
-    for (model,), part in samples.group_by("model", maintain_order=True):
-        for treatment, (structural, lexical) in TREATMENTS.items():
-            for claim, names, sign in (("structural", structural, 1), ("lexical", lexical, -1)):
-                found, chance = (sign * _contrast(part, names, column) for column in ("value", "random"))
-                interval = bootstrap_mean(found[:, None], options.seed, options.draws)
-                known = chance[~np.isnan(chance)]
-                rows.append(
-                    {
-                        "model": model,
-                        "treatment": treatment,
-                        "contrast": f"{claim}: shallow - deep" if sign > 0 else f"{claim}: deep - shallow",
-                        "value": interval.estimate[0],
-                        "low": interval.low[0],
-                        "high": interval.high[0],
-                        "p": sign_flip_test(found, options.seed),
-                        "samples": int(interval.n[0]),
-                        "random": known.mean() if len(known) else None,
-                    }
-                )
-    return pl.DataFrame(rows, schema_overrides={"random": pl.Float64}).with_columns(pl.col(pl.Float64).fill_nan(None))
-
-
-def _contrast(part: pl.DataFrame, names: tuple[str, ...], column: str) -> NDArray[np.float64]:
-    """[sample] summed share of some classes, shallow minus deep; nan where either is undefined."""
-    chosen = part.filter(pl.col("class").is_in(names) & pl.col("depth").is_in(("shallow", "deep")))
-    # A sum that skips nulls would make an undefined share 0: ask for as many known shares as classes.
-    summed = pl.when(pl.col(column).count() == len(names)).then(pl.col(column).sum())
-    sums = chosen.group_by("trace", "depth", maintain_order=True).agg(summed.alias("share"))
-    wide = sums.pivot("depth", index="trace", values="share")
-    if not {"shallow", "deep"} <= set(wide.columns):
-        return np.full(wide.height, np.nan)
-    return (wide["shallow"] - wide["deep"]).cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    labels, parts = ["model", "kind", "trace"], []
+    for treatment, (structural, lexical) in TREATMENTS.items():
+        for contrast, names in (("structural: shallow - deep", structural), ("lexical: deep - shallow", lexical)):
+            # A sum that skips nulls would make an undefined share 0: ask for as many known shares as classes.
+            summed = (pl.when(pl.col(name).count() == len(names)).then(pl.col(name).sum()) for name in NUMBERS)
+            shares = samples.filter(pl.col("class").is_in(names)).group_by(*labels, "depth", maintain_order=True)
+            shares = shares.agg(share.alias(name) for share, name in zip(summed, NUMBERS, strict=True))
+            first, _, second = contrast.partition(": ")[2].partition(" - ")
+            gap = minus(shares.filter(depth=first), shares.filter(depth=second), labels)
+            parts.append(gap.with_columns(treatment=pl.lit(treatment), contrast=pl.lit(contrast)))
+    return pl.concat(parts)
 
 
 _COLOURS = {

@@ -19,7 +19,7 @@ from floatscope.traces.trace import array_shape
 
 _MADE = (
     *("received", "received_answer", "received_masked", "seen_by", "group_rows"),
-    *("region_attention", "commit_mass", "commit_entropy"),
+    *("region_attention", "commit_mass", "commit_entropy", "attention"),
 )
 
 
@@ -38,14 +38,6 @@ def on_uniform(trace: Trace, measured: Callable[[Trace], Mapping[Any, NDArray[An
 def uniform_trace(trace: Trace) -> Trace:
     """The trace of uniform attention under the same visibility; arrays are made when first used."""
     return dataclasses.replace(trace, arrays=UniformArrays(trace))
-
-
-def even_attention(trace: Trace) -> NDArray[np.float64]:
-    """[layer, row, token] the matrices themselves: every row evenly over what it sees."""
-    first, last, which = visible_spans(trace)
-    token = np.arange(len(trace.canvas))
-    seen = (token >= first[..., None]) & (token < last[..., None])  # [kind, row, token]
-    return (seen / np.maximum(seen.sum(axis=-1, keepdims=True), 1))[which]
 
 
 def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -115,6 +107,8 @@ class UniformArrays(Mapping[str, NDArray[Any]]):
             return trace.group_rows
         if name == "seen_by":
             return np.unique(trace.seen_by, axis=0)[self._layers]
+        if name == "attention":
+            return np.broadcast_to(self._attention()[:, None], self.shape_of(name))
         rows = trace.slots - (trace.logits != "same")
         if name.startswith("received"):
             made = self._received(name)
@@ -129,6 +123,12 @@ class UniformArrays(Mapping[str, NDArray[Any]]):
         if "head" in ARRAYS[name].axes:
             made = np.expand_dims(made, 2)
         return np.broadcast_to(made, self.shape_of(name))
+
+    def _attention(self) -> NDArray[np.float64]:
+        """[matrix_layer, row, token] the matrices themselves: every row evenly over what it sees."""
+        token = np.arange(len(self._trace.canvas))
+        seen = (token >= self._first[..., None]) & (token < self._last[..., None])  # [kind, row, token]
+        return (seen * self._share[..., None])[self.which[self._trace.matrix_layers]]
 
     def _received(self, name: str) -> NDArray[Any]:
         """[step, kind, token]"""
