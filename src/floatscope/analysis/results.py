@@ -100,6 +100,7 @@ class Panel:
     keys: tuple[str, ...]
     frames: list[pl.DataFrame] = field(default_factory=list)
     models: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    """Family, kind and number of layers by model."""
     notes: dict[str, None] = field(default_factory=dict)
     listed: list[pl.DataFrame] = field(default_factory=list)
     """Lists that come with the numbers, one per sample, in any columns."""
@@ -110,7 +111,12 @@ class Panel:
 
     def add(self, trace: Trace, columns: Mapping[str, Any]) -> None:
         """One sample: a column per key, and `value` with, where they exist, `uniform` and `random`."""
-        refuse_namesakes(self.models, trace)
+        about = (trace.family, trace.kind, trace.layers)
+        if self.models.setdefault(trace.model, about) != about:
+            raise UserError(
+                f"Traces of different models share the name {trace.model!r} (family, kind, layers: "
+                f"{self.models[trace.model]} and {about}); give each model its own name."
+            )
         number = len(self.frames)
         labels = {"model": trace.model, "kind": trace.kind, "sample": sample_name(trace, number), "trace": number}
         frame = pl.DataFrame(dict(columns), nan_to_null=True).select(
@@ -125,6 +131,11 @@ class Panel:
         """Remember a sentence once."""
         self.notes[sentence] = None
 
+    def controls_of(self, model: str) -> list[str]:
+        """The untrained controls of a model: the one that names it, else those of the same make."""
+        known = self.untrained.models if self.untrained else {}
+        return [model] if model in known else [name for name, make in known.items() if make == self.models[model]]
+
     @property
     def samples(self) -> pl.DataFrame:
         """The long table of all samples so far; labels are categorical, see `readable`."""
@@ -134,16 +145,6 @@ class Panel:
 def readable(table: pl.DataFrame) -> pl.DataFrame:
     """Labels as text again: categories save memory while thousands of rows per trace are held."""
     return table.with_columns(pl.col(pl.Categorical).cast(pl.String))
-
-
-def refuse_namesakes(models: dict[str, tuple[str, str, int]], trace: Trace) -> None:
-    """Remember a model's family, kind and number of layers; another model under its name is an error."""
-    about = (trace.family, trace.kind, trace.layers)
-    if models.setdefault(trace.model, about) != about:
-        raise UserError(
-            f"Traces of different models share the name {trace.model!r} (family, kind, layers: "
-            f"{models[trace.model]} and {about}); give each model its own name."
-        )
 
 
 def sample_name(trace: Trace, number: int) -> str:
@@ -176,11 +177,13 @@ def analyse(
     options: Options,
     controls: Controls,
     nothing: str = "No trace has what the analysis needs; trace the samples again, or leave the analysis out.",
+    main: Callable[[Panel, Options], pl.DataFrame] | None = None,
     **further: Callable[[Panel, Options], pl.DataFrame],
 ) -> tuple[Result, Panel]:
     """Measure every trace and every untrained control; the result, and the numbers of each sample.
 
-    nothing: what to say where the measure leaves out every trace. further: other tables made of the same numbers.
+    nothing: what to say where the measure leaves out every trace. main: the table, where it is none of means over
+    samples. further: other tables made of the same numbers.
     """
     panel = collect(traces, keys, measure, options.seed)
     if not panel.frames:
@@ -196,7 +199,7 @@ def analyse(
         panel.untrained = collect(map(as_control, chain([first], untrained)), keys, measure, options.seed)
         for beside, other in panel.beside.items():
             other.untrained = panel.untrained.beside.get(beside)
-    tables = {table: make(panel, options) for table, make in ({name: summarise} | further).items()}
+    tables = {table: make(panel, options) for table, make in ({name: main or summarise} | further).items()}
     return Result(name, tables, tuple(notes)), panel
 
 
@@ -250,16 +253,14 @@ def _summarise_part(samples: pl.DataFrame, keys: list[str], options: Options, te
 def _with_untrained(
     table: pl.DataFrame, keys: list[str], panel: Panel, derived: Callable[[Panel], pl.DataFrame]
 ) -> pl.DataFrame:
-    """Join each model with its untrained control: the one that names it, else one of the same make."""
+    """Join each model with its untrained control."""
     if panel.untrained is None or not panel.untrained.frames:
         return table.with_columns(pl.lit(None, pl.Float64).alias("untrained"))
     control = derived(panel.untrained)
     parts = []
-    for model, about in panel.models.items():
-        named = [name for name in panel.untrained.models if name == model]
-        named = named or [name for name, other in panel.untrained.models.items() if other == about]
-        mean = control.filter(pl.col("model").is_in(named)).group_by(keys, maintain_order=True)
-        mean = readable(mean.agg(pl.col("value").mean().alias("untrained")))
+    for model in panel.models:
+        own = control.filter(pl.col("model").is_in(panel.controls_of(model)))
+        mean = readable(own.group_by(keys, maintain_order=True).agg(untrained=pl.col("value").mean()))
         part = table.filter(pl.col("model") == model)
         parts.append(part.join(mean, on=keys, how="left", nulls_equal=True, maintain_order="left"))
     return pl.concat(parts)

@@ -32,19 +32,29 @@ def retrieval_heads(traces: Iterable[Trace], options: Options, controls: Control
     null_scores = {
         _sample(trace): _masses(trace, [trace.column_labels.index(EVIDENCE)]).get("query", np.nan)
         for trace in controls.null_query
-        if len(_evidence(trace))
+        if len(trace.marks.get(EVIDENCE, ()))
     }
 
     def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any] | None:
-        if not len(_evidence(trace)):
+        evidence = trace.marks.get(EVIDENCE, ())
+        if not len(evidence):
             panel.note("Traces without evidence (marks of a gold document) are left out.")
             return None
         null = null_scores.get(_sample(trace))
         if null is None:
             panel.note("The score 'query_calibrated' is null where no null-query trace of the sample was given.")
         unknown = dict.fromkeys(_TITLES, np.full((trace.layers, trace.heads), np.nan))
-        found, flat, chance = _scores(trace, null), _uniform_scores(trace), _random_scores(trace)
-        return cell_columns(keys, value=unknown | found, uniform=unknown | flat, random=unknown | chance)
+        column = [trace.column_labels.index(EVIDENCE)]
+        found, flat = (unknown | _masses(one, column) for one in (trace, uniform_trace(trace)))
+        found["copy"], flat["copy"] = _copies(trace)
+        if null is not None:
+            found["query_calibrated"] = found["query"] - null
+        # random: the mass if the evidence were as many random tokens of the documents
+        columns = [n for n, label in enumerate(trace.region_labels) if label.startswith("doc ")]
+        tokens = sum(len(region) for region in trace.regions if region.label.startswith("doc "))
+        share = len(evidence) / tokens if tokens else np.nan
+        chance = unknown | {name: share * mass for name, mass in _masses(trace, columns).items()}
+        return cell_columns(keys, value=found, uniform=flat, random=chance)
 
     keys = ("score", "layer", "head")
     nothing = (
@@ -67,39 +77,29 @@ def _sample(trace: Trace) -> tuple[str, ...]:
     return (as_control(trace).model, *map(str, names))
 
 
-def _evidence(trace: Trace) -> NDArray[np.int64]:
-    return trace.marks.get(EVIDENCE, np.zeros(0, np.int64))
-
-
-def _span(trace: Trace) -> NDArray[np.int64]:
-    """Where an answer can be copied from: the answer span inside the evidence, else all of the evidence."""
-    gold = trace.marks.get(GOLD_ANSWER, np.zeros(0, np.int64))
-    return gold if len(gold) else _evidence(trace)
-
-
 def _slots(trace: Trace) -> NDArray[np.int64]:
     """Answer slots that hold text: end-of-text fillers commit too, and would only dilute the scores."""
     texts = [trace.texts_or_ids[slot] for slot in trace.slots]
     return np.flatnonzero([text_class(text) != "special" for text in texts])
 
 
-def _copyable(trace: Trace) -> NDArray[np.int64]:
-    """Slots whose committed token occurs in the span."""
+def _copies(trace: Trace) -> tuple[Array, Array]:
+    """[layer, head] of the slots whose token can be copied, the share whose top key is that token inside the gold
+    answer (or the evidence, where no answer is marked); and the chance that a random visible key is. nan without any.
+    """
+    gold = trace.marks.get(GOLD_ANSWER, ())
+    span = np.asarray(gold if len(gold) else trace.marks[EVIDENCE])
     slots = _slots(trace)
-    return slots[np.isin(trace.answer[slots], trace.canvas[_span(trace)])]
-
-
-def _scores(trace: Trace, null: Array | float | None) -> dict[str, Array]:
-    """Every score [layer, head] that can be computed."""
-    scores = _masses(trace, [trace.column_labels.index(EVIDENCE)])
-    copyable = _copyable(trace)
-    if len(copyable):
-        keys = trace.commit_keys[copyable][..., 0]  # [slot, layer, head]
-        committed = trace.answer[copyable][:, None, None]
-        scores["copy"] = (np.isin(keys, _span(trace)) & (trace.canvas[keys] == committed)).mean(axis=0)
-    if "query" in scores and null is not None:
-        scores["query_calibrated"] = scores["query"] - null
-    return scores
+    slots = slots[np.isin(trace.answer[slots], trace.canvas[span])]
+    if not len(slots):
+        return (np.full((trace.layers, trace.heads), np.nan),) * 2
+    keys, tokens = trace.commit_keys[slots][..., 0], trace.answer[slots]  # [slot, layer, head], [slot]
+    copied = (np.isin(keys, span) & (trace.canvas[keys] == tokens[:, None, None])).mean(axis=0)
+    first, last, which = visible_spans(trace)
+    low, high = (edges[:, trace.slots[slots] - (trace.logits != "same"), None] for edges in (first, last))
+    qualify = (trace.canvas[span] == tokens[:, None]) & (span >= low) & (span < high)  # [kind of layer, slot, span]
+    chance = (qualify.sum(axis=-1) / np.maximum(high - low, 1)[..., 0]).mean(axis=1)[which]
+    return copied, np.broadcast_to(chance[:, None], copied.shape)
 
 
 def _masses(trace: Trace, columns: list[int]) -> dict[str, Array]:
@@ -113,41 +113,12 @@ def _masses(trace: Trace, columns: list[int]) -> dict[str, Array]:
     return scores
 
 
-def _uniform_scores(trace: Trace) -> dict[str, Array]:
-    """The scores of even attention; for `copy`, the chance that a random visible key qualifies."""
-    scores = _masses(uniform_trace(trace), [trace.column_labels.index(EVIDENCE)])
-    copyable = _copyable(trace)
-    if len(copyable):
-        first, last, which = visible_spans(trace)
-        span = _span(trace)
-        chances = []
-        for slot in copyable:
-            row = trace.slots[slot] - (trace.logits != "same")
-            same = span[trace.canvas[span] == trace.answer[slot]]
-            low, high = first[:, row], last[:, row]
-            inside = (same[None] >= low[:, None]) & (same[None] < high[:, None])
-            chances.append(inside.sum(axis=1) / np.maximum(high - low, 1))
-        by_layer = np.mean(chances, axis=0)[which]
-        scores["copy"] = np.broadcast_to(by_layer[:, None], (trace.layers, trace.heads))
-    return scores
-
-
-def _random_scores(trace: Trace) -> dict[str, Array]:
-    """Expected mass if the evidence were as many random tokens of the documents."""
-    columns = [n for n, label in enumerate(trace.region_labels) if label.startswith("doc ")]
-    tokens = sum(len(region) for region in trace.regions if region.label.startswith("doc "))
-    share = len(_evidence(trace)) / tokens if tokens else np.nan
-    return {name: share * mass for name, mass in _masses(trace, columns).items()}
-
-
 def _top_heads(table: pl.DataFrame) -> pl.DataFrame:
     """The best heads by score, with their controls."""
     ranked = table.drop_nulls("value").sort("value", descending=True, maintain_order=True)
-    rank = pl.int_range(1, pl.len() + 1).over("model", "score").alias("rank")
-    top = ranked.with_columns(rank).filter(pl.col("rank") <= _TOP)
-    return top.sort("model", "score", "rank", maintain_order=True).select(
-        "model", "score", "rank", pl.all().exclude("model", "score", "rank")
-    )
+    first = ("model", "score", pl.int_range(1, pl.len() + 1).over("model", "score").alias("rank"))
+    top = ranked.select(*first, pl.all().exclude("model", "score")).filter(pl.col("rank") <= _TOP)
+    return top.sort("model", "score", "rank", maintain_order=True)
 
 
 def _stability(panel: Panel, options: Options) -> pl.DataFrame:
@@ -166,26 +137,20 @@ def _stability(panel: Panel, options: Options) -> pl.DataFrame:
 
 def _split_half(values: Array, rng: np.random.Generator) -> dict[str, float | None]:
     """[head, sample] -> correlations over many random splits; `full_data` by Spearman and Brown's formula."""
-    half = values.shape[1] // 2
-    linear, ranked, chance = [], [], []
+    half, splits = values.shape[1] // 2, []
     for _ in range(_SPLITS):
         order = rng.permutation(values.shape[1])
         first, second = values[:, order[:half]].mean(axis=1), values[:, order[half:]].mean(axis=1)
-        linear.append(float(pearson(first, second)))
-        ranked.append(float(spearman(first, second)))
-        chance.append(float(pearson(rng.permutation(first), second)))
+        chance = pearson(rng.permutation(first), second)
+        splits.append((pearson(first, second), spearman(first, second), chance))
+    linear, ranked, shuffled = np.array(splits).T.copy()
     if np.isnan(linear).any():
         return {}
-    low, high = np.percentile(linear, (2.5, 97.5))
-    mean = float(np.mean(linear))
-    return {
-        "pearson": mean,
-        "pearson_low": float(low),
-        "pearson_high": float(high),
-        "spearman": float(np.mean(ranked)),
-        "full_data": 2 * mean / (1 + mean) if mean > -1 else None,
-        "random": float(np.mean(chance)),
-    }
+    mean = float(linear.mean())
+    low, high = np.percentile(linear, (2.5, 97.5)).tolist()
+    full = 2 * mean / (1 + mean) if mean > -1 else None
+    found = {"pearson": mean, "pearson_low": low, "pearson_high": high, "full_data": full}
+    return found | {"spearman": float(ranked.mean()), "random": float(shuffled.mean())}
 
 
 _TITLES = {

@@ -12,11 +12,11 @@ import numpy as np
 import polars as pl
 
 from floatscope.analysis.anchors import detect, random_like
-from floatscope.analysis.cells import Array, ratio
+from floatscope.analysis.cells import Array, cell_columns, ratio
 from floatscope.analysis.depth import THIRDS, third_members
 from floatscope.analysis.drawing import dots
 from floatscope.analysis.figure import Figure, finding, result_figure
-from floatscope.analysis.results import CONTROLS, Controls, Options, Result, as_control, refuse_namesakes
+from floatscope.analysis.results import CONTROLS, Controls, Options, Panel, Result, analyse, readable
 from floatscope.analysis.token_classes import class_mass, step_classes
 from floatscope.errors import UserError
 from floatscope.traces import Trace
@@ -37,57 +37,39 @@ def task_dependence(traces: Iterable[Trace], options: Options, controls: Control
 
     Distance is total variation (0: same profile, 1: disjoint). Random control: profiles of random positions.
     """
-    found = _profiles(traces, options)
-    if not found:
-        raise UserError("There is no trace to analyse; give trace files, or a run that has some.")
-    tasks = {entry["task"] for entry in found}
+
+    def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any]:
+        panel.note("The column 'uniform' is null: even attention has no anchors.")
+        if trace.texts is None:
+            panel.note("Traces without token texts have no class profile.")
+        weights = detect(trace, options.detector, options.normalisation)
+        chance = random_like(weights, trace.visible > 0, rng)
+        own, drawn = (anchor_profiles(trace, chosen) for chosen in (weights, chance))
+        columns = cell_columns(keys[1:], value=own, random=drawn)
+        return columns | {"task": np.full(len(columns["bin"]), str(trace.metadata.get("task", "unnamed")))}
+
+    keys = ("task", "profile", "depth", "bin")
+    return analyse("task_dependence", traces, keys, measure, options, controls, main=_distances)[0]
+
+
+def _distances(panel: Panel, options: Options) -> pl.DataFrame:
+    """Each model's anchors, random positions and untrained anchors, by depth and profile."""
+    samples = readable(panel.samples)
+    bare = samples.clear() if panel.untrained is None else readable(panel.untrained.samples)
+    tasks = sorted(samples["task"].unique())
     if len(tasks) < 2:
         raise UserError(
             f"Task dependence needs traces of at least two tasks and found {len(tasks)} "
-            f"({', '.join(sorted(tasks))}); give traces of more tasks."
+            f"({', '.join(tasks)}); give traces of more tasks."
         )
-    untrained = _profiles(map(as_control, controls.untrained), options)
     rows = []
-    for model in dict.fromkeys(entry["model"] for entry in found):
-        own = [entry for entry in found if entry["model"] == model]
-        control = [entry for entry in untrained if entry["model"] == model] or [
-            entry for entry in untrained if entry["make"] == own[0]["make"]
-        ]
-        for (number, depth), profile in product(enumerate((*THIRDS, "all")), PROFILES):
-            row, chance = (_compare(own, profile, which, number, options.seed) for which in ("anchors", "random"))
-            bare = _compare(control, profile, "anchors", number, options.seed)
-            labels = {"model": model, "depth": depth, "profile": profile}
-            rows.append(labels | row | {"random": chance["value"], "untrained": bare["value"], "uniform": None})
-    numbers = ("value", "between", "within", "p", *CONTROLS)
-    table = pl.DataFrame(rows, schema_overrides=dict.fromkeys(numbers, pl.Float64))
-    notes = ["The column 'uniform' is null: even attention has no anchors."]
-    if not untrained:
-        notes.append("The column 'untrained' is null: no traces of an untrained model were given.")
-    if any(entry["bare"] for entry in found):
-        notes.append("Traces without token texts have no class profile.")
-    return Result("task_dependence", {"task_dependence": table}, tuple(notes))
-
-
-def _profiles(traces: Iterable[Trace], options: Options) -> list[dict[str, Any]]:
-    """Per sample: profiles [depth and all, bin] of anchors and of random positions."""
-    found = []
-    models: dict[str, tuple[str, str, int]] = {}
-    for number, trace in enumerate(traces):
-        refuse_namesakes(models, trace)
-        rng = np.random.default_rng((options.seed, number))
-        weights = detect(trace, options.detector, options.normalisation)
-        chance = random_like(weights, trace.visible > 0, rng)
-        found.append(
-            {
-                "model": trace.model,
-                "make": (trace.family, trace.kind, trace.layers),
-                "task": str(trace.metadata.get("task", "unnamed")),
-                "bare": trace.texts is None,
-                "anchors": anchor_profiles(trace, weights),
-                "random": anchor_profiles(trace, chance),
-            }
-        )
-    return found
+    for model, (number, depth), profile in product(panel.models, enumerate((*THIRDS, "all")), PROFILES):
+        own = samples.filter(model=model, depth=number, profile=profile)
+        control = bare.filter(pl.col("model").is_in(panel.controls_of(model)), depth=number, profile=profile)
+        chance, untrained = _compare(own, "random", options.seed), _compare(control, "value", options.seed)
+        beside = {"random": chance["value"], "untrained": untrained["value"], "uniform": None}
+        rows.append({"model": model, "depth": depth, "profile": profile} | _compare(own, "value", options.seed) | beside)
+    return pl.DataFrame(rows, schema_overrides=dict.fromkeys(("value", "between", "within", "p", *CONTROLS), pl.Float64))
 
 
 def anchor_profiles(trace: Trace, weights: Array) -> dict[str, Array]:
@@ -107,16 +89,16 @@ def anchor_profiles(trace: Trace, weights: Array) -> dict[str, Array]:
     return {name: ratio(values, values.sum(axis=-1, keepdims=True)) for name, values in profiles.items()}
 
 
-def _compare(entries: list[dict[str, Any]], profile: str, which: str, depth: int, seed: int) -> dict[str, Any]:
+def _compare(samples: pl.DataFrame, column: str, seed: int) -> dict[str, Any]:
     """Mean pairwise distance between and within tasks, their difference, and its permutation p (one-sided)."""
-    kept = [entry for entry in entries if not np.isnan(entry[which][profile][depth]).any()]
-    names, codes, sizes = np.unique([entry["task"] for entry in kept], return_inverse=True, return_counts=True)
-    found = dict.fromkeys(("value", "between", "within", "p")) | {"samples": len(kept), "tasks": len(names)}
+    kept = samples.pivot("bin", index=["trace", "task"], values=column).drop_nulls()
+    names, codes, sizes = np.unique(kept["task"].to_numpy(), return_inverse=True, return_counts=True)
+    found = dict.fromkeys(("value", "between", "within", "p")) | {"samples": kept.height, "tasks": len(names)}
     if (sizes >= 2).sum() < 2:  # a mean within a task needs pairs, of two tasks at least
         return found
-    values = np.stack([entry[which][profile][depth] for entry in kept])  # [sample, bin]
+    values = kept.drop("trace", "task").to_numpy()  # [sample, bin]
     distance = 0.5 * np.abs(values[:, None] - values[None]).sum(axis=-1)
-    first, second = np.triu_indices(len(kept), 1)
+    first, second = np.triu_indices(kept.height, 1)
     pairs = distance[first, second]
     between, within = _means(pairs, codes[None, first] == codes[None, second])
     rng = np.random.default_rng(seed)
