@@ -33,10 +33,10 @@ class Analysis:
     trace_figure: Callable[..., Figure | None] | str | None = None
     """(traces, models, layer, options) -> Figure of single traces, or None where they do not hold what it needs."""
 
-    @property
-    def loaded_function(self) -> Callable[..., Result]:
-        """The function itself."""
-        return _loaded(self.function)
+    def load(self, part: str) -> Callable[..., Any]:
+        """One of its functions ("function", "figure", "trace_figure"), imported where it is given by its name."""
+        given = getattr(self, part)
+        return load_object(given) if isinstance(given, str) else given
 
 
 def _row(name: str, description: str, trace_figure: str | None = None) -> Analysis:
@@ -74,7 +74,7 @@ def analyze(
     **settings: Any,
 ) -> Result:
     """Run an analysis by name; `settings` are its own parameters (such as `alpha` of flow)."""
-    return ANALYSES.named(name).loaded_function(traces, options or Options(), controls or Controls(), **settings)
+    return ANALYSES.named(name).load("function")(traces, options or Options(), controls or Controls(), **settings)
 
 
 def draw(name: str, results: Mapping[str, Result], models: Sequence[str] = ()) -> Figure:
@@ -90,7 +90,7 @@ def draw(name: str, results: Mapping[str, Result], models: Sequence[str] = ()) -
         found = found.sort(found["kind"] == "arm", maintain_order=True)
     others = [str(model) for model in found["model"]] if found.height else []
     models = (*models, *(model for model in others if model not in models))
-    figure = _loaded(ANALYSES.named(name).figure)(results[name], models)
+    figure = ANALYSES.named(name).load("figure")(results[name], models)
     if "compat" in results and name != "compat":
         figure = dataclasses.replace(figure, published=published_view(results["compat"], name, models))
     return figure
@@ -100,12 +100,8 @@ def draw_traces(
     name: str, traces: Iterable[Trace], models: Sequence[str], layer: int | None = None, options: Options | None = None
 ) -> Figure | None:
     """The picture that an analysis has of single traces; None where it has none, or the traces lack what it needs."""
-    picture = ANALYSES.named(name).trace_figure
-    return None if picture is None else _loaded(picture)(traces, models, layer, options or Options())
-
-
-def _loaded(function: Callable[..., Any] | str) -> Callable[..., Any]:
-    return load_object(function) if isinstance(function, str) else function
+    row = ANALYSES.named(name)
+    return row.load("trace_figure")(traces, models, layer, options or Options()) if row.trace_figure else None
 
 
 __all__ = ["ANALYSES", "Analysis", "Controls", "Options", "Result", "analyze", "draw", "draw_traces"]

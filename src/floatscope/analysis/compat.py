@@ -96,20 +96,19 @@ def _advantage(trace: Trace, products: Array, chosen: Array) -> float:
     return float(products[inside].mean() - products[outside].mean())
 
 
-def _advantages(trace: Trace, products: Callable[[Array, Array], Pair]) -> Pair | None:
-    """Advantages per layer in the published and the exact q.k [row, token] that `products` makes of the states."""
+def _advantages(trace: Trace, published: Callable[[Array, Array], Array]) -> Pair | None:
+    """Advantages per layer in the q.k [row, token] as `published` makes it of the states, and in that of every head."""
     if not {"queries", "keys"} <= set(trace.arrays):
         return None
     # [layer, head, row or token, dimension] of the last step kept
     states = (trace.arrays[name][-1].astype(np.float64) for name in ("queries", "keys"))
     anchors = _or_top(trace, "zscore(3)")[int(trace.matrix_steps[-1]), trace.matrix_layers]
-    published, exact = np.transpose(
-        [
-            [_advantage(trace, product, chosen) for product in products(queries, keys)]
-            for queries, keys, chosen in zip(*states, anchors, strict=True)
-        ]
-    )
-    return published, exact
+    both = [
+        [_advantage(trace, product(queries, keys), chosen) for product in (published, _by_head)]
+        for queries, keys, chosen in zip(*states, anchors, strict=True)
+    ]
+    found, exact = np.transpose(both)
+    return found, exact
 
 
 def _by_head(queries: Array, keys: Array, modulo: bool = False) -> Array:
@@ -119,14 +118,9 @@ def _by_head(queries: Array, keys: Array, modulo: bool = False) -> Array:
     return np.einsum("hid,hjd->hij", queries, keys[pairing]).mean(axis=0)
 
 
-def _head_averaged_states(queries: Array, keys: Array) -> Pair:
-    """q and k averaged over heads before the product, against the product of every head."""
-    return queries.mean(axis=0) @ keys.mean(axis=0).T, _by_head(queries, keys)
-
-
-def _head_modulo(queries: Array, keys: Array) -> Pair:
-    """Query head h paired with key head h % H_kv, against h // (H / H_kv)."""
-    return _by_head(queries, keys, modulo=True), _by_head(queries, keys)
+def _averaged_first(queries: Array, keys: Array) -> Array:
+    """q.k of q and k that are averaged over heads before."""
+    return queries.mean(axis=0) @ keys.mean(axis=0).T
 
 
 def _retokenised_regions(trace: Trace) -> Pair | None:
@@ -206,9 +200,11 @@ QUIRKS: dict[str, Quirk] = {
     "absolute_threshold": Quirk("absolute threshold, % absorbed", "absorption", _absolute_threshold),
     "one_forward": Quirk("last forward only, % absorbed", "absorption", _one_forward),
     "head_averaged_states": Quirk(
-        "heads averaged first, q·k advantage", "qk", partial(_advantages, products=_head_averaged_states)
+        "heads averaged first, q·k advantage", "qk", partial(_advantages, published=_averaged_first)
     ),
-    "head_modulo": Quirk("head h with h mod H, q·k advantage", "qk", partial(_advantages, products=_head_modulo)),
+    "head_modulo": Quirk(
+        "head h with h mod H, q·k advantage", "qk", partial(_advantages, published=partial(_by_head, modulo=True))
+    ),
     "retokenised_regions": Quirk(
         "pieces tokenised apart, flow to documents",
         "flow",
@@ -222,7 +218,9 @@ def figure(result: Result, models: Sequence[str], beside: str | None = None) -> 
     """Published and exact values per layer, by quirk; only those that belong to an analysis, where one is given."""
     quirks = {name: quirk for name, quirk in QUIRKS.items() if beside in (None, quirk.beside)}
     table = result.table.filter(pl.col("quirk").is_in(list(quirks)))
-    drawn = table.select("model", "quirk", pl.col("layer").fill_null(0), "published", "uniform", "samples", value="exact")
+    drawn = table.select(
+        "model", "quirk", pl.col("layer").fill_null(0), "published", "uniform", "samples", value="exact"
+    )
     whole = table.filter(pl.col("layer").is_null())["quirk"].unique().to_list()
     panels = [
         lines(

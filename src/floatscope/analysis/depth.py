@@ -44,8 +44,8 @@ def _by_depth(panel: Panel) -> pl.DataFrame:
     mean = pl.col(NUMBERS).mean()
     by_third = samples.group_by([*groups, "depth"], maintain_order=True).agg(mean)
     whole = samples.group_by(groups, maintain_order=True).agg(mean).with_columns(depth=pl.lit(ALL))
-    ends = (by_third.filter(depth=name) for name in (THIRDS[0], THIRDS[2]))
-    contrast = minus(*ends, groups).with_columns(depth=pl.lit(CONTRAST))
+    shallow, deep = (by_third.filter(depth=name) for name in (THIRDS[0], THIRDS[2]))
+    contrast = minus(shallow, deep, groups).with_columns(depth=pl.lit(CONTRAST))
     return pl.concat(part.select(*groups, "depth", *NUMBERS) for part in (by_third, whole, contrast))
 
 

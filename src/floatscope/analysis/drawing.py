@@ -132,9 +132,12 @@ def model_look(channel: Any, models: Sequence[str], known: pl.Series) -> Any:
     return looks(channel, "model", given, symbolOpacity=1, symbolStrokeWidth=0, symbolSize=60)
 
 
-def quantity(channel: Any, scale: alt.Scale, title: str | None = None, ticks: int = 5) -> Callable[[str], Any]:
-    """An axis that several columns of numbers share: from a column to its encoding."""
-    return lambda column: channel(f"{column}:Q", title=title or None, scale=scale, axis=alt.Axis(tickCount=ticks))
+def _heights(ends: Sequence[float], title: str, symlog: bool = False) -> Callable[[str], Any]:
+    """A y axis that several columns of numbers share: from a column to its encoding."""
+    scale = alt.Scale(domain=list(ends), nice=True, zero=False)
+    if symlog:
+        scale = alt.Scale(type="symlog", constant=0.5, domain=list(ends), nice=False)
+    return lambda column: alt.Y(f"{column}:Q", title=title or None, scale=scale, axis=alt.Axis(tickCount=5))
 
 
 def tooltips(*columns: str) -> list[alt.Tooltip]:
@@ -174,11 +177,7 @@ def lines(
     if part.is_empty():
         return None
     beside = known_columns(part, controls)
-    ends = list(ends or table_ends(part, beside) or ())
-    scale = alt.Scale(domain=ends, nice=True, zero=False)
-    if symlog:
-        scale = alt.Scale(type="symlog", constant=0.5, domain=ends, nice=False)
-    height = quantity(alt.Y, scale, y)
+    height = _heights(ends or table_ends(part, beside) or (), y, symlog)
     x, number = _across(part, across, axis)
     base = alt.Chart().encode(x=x)
     colour, shape = (model_look(channel, models, table["model"]) for channel in (alt.Color, alt.Shape))
@@ -224,17 +223,11 @@ def _across(part: pl.DataFrame, column: str, axis: str | None) -> tuple[alt.X, b
     if not part.schema[column].is_numeric() and not _digits(part[column]):
         names = part[column].unique(maintain_order=True).to_list()
         return alt.X(f"{column}:N", title=title, scale=alt.Scale(domain=names), axis=alt.Axis(labelAngle=0)), False
-    return alt.X(f"{column}:Q", title=title, **whole_numbers(part[column].cast(pl.Int64))), True
-
-
-def whole_numbers(places: pl.Series) -> dict[str, Any]:
-    """Scale and axis of an x of whole numbers, with a label at the places that are there, at most nine of them."""
-    known = places.drop_nulls().unique().sort().to_list()
-    values = known[:: -(-len(known) // 9)]
-    return {
-        "scale": alt.Scale(domain=ends_of(known), nice=False, padding=6),
-        "axis": alt.Axis(values=values, format="d", labelOverlap="parity"),
-    }
+    known = part[column].cast(pl.Int64).drop_nulls().unique().sort().to_list()
+    labels = alt.Axis(values=known[:: -(-len(known) // 9)], format="d", labelOverlap="parity")  # nine at most
+    return alt.X(
+        f"{column}:Q", title=title, scale=alt.Scale(domain=ends_of(known), nice=False, padding=6), axis=labels
+    ), True
 
 
 def _digits(column: pl.Series) -> bool:
@@ -257,14 +250,14 @@ def dots(
 ) -> Plot | None:
     """Points with intervals over a few names, models side by side; controls as small grey marks behind them.
 
-    hollow: a test on a row that draws its point empty, such as "datum.p >= 0.05". apart: what stands side by side, where
-    it is not the models.
+    hollow: a test on a row that draws its point empty, such as "datum.p >= 0.05". apart: the column whose names stand
+    side by side, where it is not the model.
     """
     part = table.filter(**where).filter(pl.col(across).is_in(list(order))).drop_nulls("value")
     if part.is_empty():
         return None
     beside = known_columns(part, CONTROLS)
-    height = quantity(alt.Y, alt.Scale(domain=list(ends or table_ends(part, beside) or ()), nice=True, zero=False), y)
+    height = _heights(ends or table_ends(part, beside) or (), y)
     known = part[apart].unique(maintain_order=True).to_list()
     names = [model for model in models if model in known] if apart == "model" else known
     x = alt.X(f"{across}:N", title=None, scale=alt.Scale(domain=list(order)), axis=alt.Axis(labelAngle=-30))

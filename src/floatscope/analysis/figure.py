@@ -163,11 +163,10 @@ def top_finding(
     models: Sequence[str],
     controls: Sequence[str],
     name: pl.Expr,
-    by: pl.Expr = pl.col("value"),
     digits: int = 2,
 ) -> str:
-    """The sentence of the row of each model that has most of something, under a name that says which row it is."""
-    ranked = table.drop_nulls("value").sort(by, descending=True, maintain_order=True)
+    """The sentence of the row of each model that lies furthest from 0, under a name that says which row it is."""
+    ranked = table.drop_nulls("value").sort(pl.col("value").abs(), descending=True, maintain_order=True)
     best = ranked.unique("model", keep="first").with_columns(name=name)
     names = dict(best.select("model", "name").iter_rows())
     order = [names[model] for model in models if model in names]

@@ -14,7 +14,7 @@ import polars as pl
 
 from floatscope.analysis.cells import Array, cell_columns, mean_known, ratio
 from floatscope.analysis.depth import THIRDS, thirds
-from floatscope.analysis.drawing import Plot, cells, lines
+from floatscope.analysis.drawing import Plot, cells, known_columns, lines
 from floatscope.analysis.figure import Figure, finding, number_text, result_figure
 from floatscope.analysis.results import NUMBERS, Controls, Options, Panel, Result, analyse, readable, summarise
 from floatscope.analysis.uniform import uniform_layers
@@ -159,14 +159,17 @@ def figure(result: Result, models: Sequence[str]) -> Figure:
     table = result.tables["flow_gold"].filter(window="all").drop_nulls("value")
     golds = sorted(table["gold"].unique().to_list(), key=_document_number)
     targets = sorted(table["target"].unique().to_list(), key=_document_number)
-    columns = [name for name in ("value", "uniform", "untrained") if table[name].is_not_null().any()]
+    columns = known_columns(table, ("value", "uniform", "untrained"))
     top = max((float(table[name].max()) for name in columns), default=1.0)  # pyright: ignore[reportArgumentType]
-    groups: dict[str, list[Plot | None]] = {
-        f"{model}, darkest {number_text(top, 2)}": [
-            _documents(table, model, column, golds, targets, top) for column in columns
+    sides = ("target", "document", targets), ("gold", "gold at", golds)
+    look: dict[str, Any] = {"label": _SHORT, "mark": "datum.is_gold", "size": (34, 24)}
+    groups: dict[str, list[Plot | None]] = {}
+    for model in models:
+        heading, where, told = f"{model}, darkest {number_text(top, 2)}", {"model": model}, ("model", "gold", "target")
+        own = cells(table, "trained", where, *sides, top, told=(*told, "low", "high"), **look)
+        groups[heading] = [own] + [
+            cells(table, name, where, *sides, top, value=name, told=told, faint=True, **look) for name in columns[1:]
         ]
-        for model in models
-    }
     tables = {}
     if "flow_steps" in result.tables:
         tables["steps"] = steps = result.tables["flow_steps"].filter(_IS_GOLD, window="all").drop_nulls("value")
@@ -192,49 +195,17 @@ def figure(result: Result, models: Sequence[str]) -> Figure:
     )
 
 
-def _documents(
-    table: pl.DataFrame, model: str, column: str, golds: list[str], targets: list[str], top: float
-) -> Plot | None:
-    """Gold positions down, documents across: the model's flow, or a control's, in grey."""
-    return cells(
-        table,
-        "trained" if column == "value" else column,
-        {"model": model},
-        ("target", "document", targets),
-        ("gold", "gold at", golds),
-        top,
-        value=column,
-        label=_SHORT,
-        mark="datum.is_gold",
-        told=("model", "gold", "target", *(("low", "high") if column == "value" else ())),
-        size=(34, 24),
-        faint=column != "value",
-    )
-
-
 def _regions(table: pl.DataFrame, models: Sequence[str]) -> tuple[pl.DataFrame, list[Plot | None]]:
     """Rollout from every region to every region, for the first gold position."""
     rolled = table.filter(view="rollout", form="pooled", window="all").drop_nulls("value")
     gold = min(rolled["gold"].unique().to_list(), key=_document_number, default=None)
     shown = rolled.filter(gold=gold)
     labels = shown["source"].unique(maintain_order=True).to_list()
-    top = shown["value"].max()
-    panels = [
-        cells(
-            shown,
-            f"{model}, gold at {gold}",
-            {"model": model},
-            ("target", "to", labels),
-            ("source", "from", labels),
-            float(top) if isinstance(top, float) else 1.0,
-            told=("model", "source", "target", "low", "high", "uniform", "untrained"),
-            size=(24, 20),
-            root=True,
-            name="regions",
-        )
-        for model in models
-    ]
-    return shown, panels
+    top = max(shown["value"].to_list(), default=1.0)
+    sides = ("target", "to", labels), ("source", "from", labels)
+    told = ("model", "source", "target", "low", "high", "uniform", "untrained")
+    look: dict[str, Any] = {"told": told, "size": (24, 20), "root": True, "name": "regions"}
+    return shown, [cells(shown, f"{model}, gold at {gold}", {"model": model}, *sides, top, **look) for model in models]
 
 
 def _document_number(label: str) -> tuple[int, str]:

@@ -94,7 +94,7 @@ def figure(result: Result, models: Sequence[str]) -> Figure:
         "Share of attention from slots that are still masked (hollow) and from slots that have committed (full), mean "
         "over layers. Grey marks are controls: even attention under the same visibility, the untrained model. An ARM "
         "has no masked slots.",
-        top_finding(what, differ, models, ("uniform", "untrained"), name, pl.col("value").abs(), 3),
+        top_finding(what, differ, models, ("uniform", "untrained"), name, 3),
         table,
         subtitle="hollow: still masked",
     )

@@ -92,7 +92,8 @@ def _copies(trace: Trace) -> tuple[Array, Array]:
     slots = _slots(trace)
     slots = slots[np.isin(trace.answer[slots], trace.canvas[span])]
     if not len(slots):
-        return (np.full((trace.layers, trace.heads), np.nan),) * 2
+        unknown = np.full((trace.layers, trace.heads), np.nan)
+        return unknown, unknown
     keys, tokens = trace.commit_keys[slots][..., 0], trace.answer[slots]  # [slot, layer, head], [slot]
     copied = (np.isin(keys, span) & (trace.canvas[keys] == tokens[:, None, None])).mean(axis=0)
     first, last, which = visible_spans(trace)

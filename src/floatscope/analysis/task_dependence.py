@@ -68,8 +68,12 @@ def _distances(panel: Panel, options: Options) -> pl.DataFrame:
         control = bare.filter(pl.col("model").is_in(panel.controls_of(model)), depth=number, profile=profile)
         chance, untrained = _compare(own, "random", options.seed), _compare(control, "value", options.seed)
         beside = {"random": chance["value"], "untrained": untrained["value"], "uniform": None}
-        rows.append({"model": model, "depth": depth, "profile": profile} | _compare(own, "value", options.seed) | beside)
-    return pl.DataFrame(rows, schema_overrides=dict.fromkeys(("value", "between", "within", "p", *CONTROLS), pl.Float64))
+        rows.append(
+            {"model": model, "depth": depth, "profile": profile} | _compare(own, "value", options.seed) | beside
+        )
+    return pl.DataFrame(
+        rows, schema_overrides=dict.fromkeys(("value", "between", "within", "p", *CONTROLS), pl.Float64)
+    )
 
 
 def anchor_profiles(trace: Trace, weights: Array) -> dict[str, Array]:

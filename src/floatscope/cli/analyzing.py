@@ -63,7 +63,7 @@ def analyze(
 
     options = Options(detector, normalisation, seed)
     settings = {} if alpha is None else {"alpha": alpha}
-    unknown = settings.keys() - signature(ANALYSES.named(analysis).loaded_function).parameters.keys()
+    unknown = settings.keys() - signature(ANALYSES.named(analysis).load("function")).parameters.keys()
     if unknown:
         raise UserError(f"--{unknown.pop()} is no setting of {analysis}; leave it out.")
     given = (find_traces(*places).paths if places else () for places in (untrained, null_query))
