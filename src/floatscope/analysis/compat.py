@@ -19,9 +19,9 @@ from floatscope.analysis.drawing import lines
 from floatscope.analysis.figure import Figure, number_text, result_figure
 from floatscope.analysis.flow import region_rollout
 from floatscope.analysis.results import Controls, Options, Panel, Result, collect, summarise
-from floatscope.analysis.token_text import plain_text
 from floatscope.analysis.uniform import uniform_trace
 from floatscope.canvas import ANSWER, BOS, QUERY, SCAFFOLD, Region, positions
+from floatscope.token_text import plain_text
 from floatscope.traces import Trace
 
 Pair = tuple[Array, Array]

@@ -13,7 +13,7 @@ import polars as pl
 
 from floatscope.analysis.palette import BED, BOUNDS, CONTROL, DASHED, HEAT, INK, MODELS, MUTED, POINT
 from floatscope.analysis.results import CONTROLS
-from floatscope.analysis.token_text import plain_text
+from floatscope.token_text import plain_text
 
 Chart = Any
 """Any altair chart, single, layered, faceted or joined; or the same as Vega-Lite, as `arrange` gives it."""

@@ -16,10 +16,10 @@ from floatscope.analysis.depth import THIRDS, depth_table
 from floatscope.analysis.drawing import Plot, cells, dots
 from floatscope.analysis.figure import Figure, number_text, result_figure, top_finding
 from floatscope.analysis.results import CONTROLS, Controls, Options, Panel, Result, analyse, as_control, readable
-from floatscope.analysis.token_text import text_class
 from floatscope.analysis.uniform import uniform_trace, visible_spans
 from floatscope.canvas import QUERY
 from floatscope.statistics import pearson, spearman
+from floatscope.token_text import text_class
 from floatscope.traces import Trace
 
 EVIDENCE, GOLD_ANSWER = "evidence", "gold_answer"

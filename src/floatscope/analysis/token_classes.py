@@ -16,10 +16,10 @@ from floatscope.analysis.drawing import Plot, looks, plot, tooltips
 from floatscope.analysis.figure import Figure, finding, result_figure
 from floatscope.analysis.palette import MUTED
 from floatscope.analysis.results import NUMBERS, Controls, Options, Panel, Result, analyse, readable, summarise
-from floatscope.analysis.token_text import text_class
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.canvas import SCAFFOLD, positions
 from floatscope.errors import UserError
+from floatscope.token_text import text_class
 from floatscope.traces import Trace
 
 CLASSES = ("mask", "special", "whitespace", "punctuation", "scaffold", "function", "number", "content")

@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from floatscope.analysis.anchors import detect
 from floatscope.analysis.flow import gold_label
-from floatscope.analysis.token_text import plain_text, text_class
 from floatscope.canvas import ANSWER, QUERY, positions, regions_from_labels
 from floatscope.report.markup import asset, render
+from floatscope.token_text import plain_text, text_class
 from floatscope.traces import Trace
 from floatscope.traces.trace import array_shape
 

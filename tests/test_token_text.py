@@ -3,7 +3,7 @@
 import pytest
 from tokenizers.pre_tokenizers import ByteLevel
 
-from floatscope.analysis.token_text import FUNCTION_WORDS, plain_text, text_class
+from floatscope.token_text import FUNCTION_WORDS, plain_text, text_class
 
 CASES = {
     "special": [
