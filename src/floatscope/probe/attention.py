@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -153,16 +153,13 @@ def only_samples(samples: Sequence[int]) -> Iterator[None]:
     def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
         whole.listener(layer, samples[sample], statistics, geometry)
 
-    part = Probe(
-        [0] * len(samples),
-        [whole.layouts[sample] for sample in samples],
-        listen,
-        whole.layer_count,
-        whole.workspace,
-        whole.step,
-        [whole.edits[sample] for sample in samples] if whole.edits else (),
-        [whole.extra[sample] for sample in samples] if whole.extra else [],
-        whole.layers,
+    part = replace(
+        whole,
+        pads=[0] * len(samples),
+        layouts=[whole.layouts[sample] for sample in samples],
+        listener=listen,
+        edits=[whole.edits[sample] for sample in samples] if whole.edits else (),
+        extra=[whole.extra[sample] for sample in samples] if whole.extra else [],
     )
     with probing(part):
         yield

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -44,12 +42,6 @@ class Layout:
     def is_whole(self) -> bool:
         """Whether row i and key i are the same position, for all of them."""
         return self.rows is self.keys or torch.equal(self.rows, self.keys)
-
-    @cached_property
-    def key_places(self) -> slice | NDArray[np.int64]:
-        """Where the keys stand on the canvas, for writing into arrays [..., T]."""
-        found = _as_slice(self.keys)
-        return found if isinstance(found, slice) else found.cpu().numpy()
 
     @cached_property
     def group_rows(self) -> Tensor:

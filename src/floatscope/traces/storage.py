@@ -8,7 +8,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -16,77 +16,27 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from floatscope.canvas import Region
 from floatscope.errors import UserError
 from floatscope.files import replacing
 from floatscope.traces.arrays import ARRAYS
-from floatscope.traces.trace import Trace
 
 FORMAT = "floatscope-trace"
 VERSION, READ = 2, (1, 2)
-_FIELDS = (
-    "model", "family", "kind", "visibility", "logits", "sampler", "seed", "texts", "regions", "marks", "qk_steps",
-    "keep", "edits", "mixers", "metadata",
-)  # fmt: skip
-_TYPES: dict[str, Any] = {name: get_type_hints(Trace)[name] for name in _FIELDS} | {
-    "regions": tuple[tuple[str, int, int], ...],
-    "marks": tuple[str, ...],
-    "arrays": dict[str, dict[str, Any]],
-    "prompt_length": int,  # of version 1, in which the answer follows the prompt
-}
-"""What a header may say, with the types that its JSON must have."""
 _DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64", "U8": "uint8"}
 
 
-def save(trace: Trace, path: str | Path, exact: bool = False) -> Path:
-    """Write the trace under a temporary name in the same folder, then rename it: never half a file."""
-    tensors = {name: _narrow(values, exact) for name, values in trace.arrays.items()} | _fixed_tensors(trace)
-    header = _header(trace)
-    header["arrays"] = {
+def write(path: str | Path, header: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> Path:
+    """Write a trace file under a temporary name in the same folder, then rename it: never half a file."""
+    listing = {
         name: {"dtype": str(values.dtype), "shape": list(values.shape), "crc32": zlib.crc32(values.data)}
         | ({"axes": list(ARRAYS[name].axes)} if name in ARRAYS else {})
         for name, values in tensors.items()
     }
-    text = _json(header)
+    text = plain_json({**header, "arrays": listing})
     envelope = {"version": VERSION, "crc32": zlib.crc32(text.encode()), "header": text}
     metadata = {FORMAT: json.dumps(envelope)}  # one entry: safetensors writes several in any order
     with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata)
-    return Path(path)
-
-
-def load(path: str | Path) -> Trace:
-    """Open a trace file; arrays come as float32 and are read when they are first used."""
-    path = Path(path)
-    header = _read_header(path)
-    arrays = LazyArrays(path, header["arrays"])
-    told = {name: header[name] for name in _FIELDS if name in header}  # a file of version 1 lacks some
-    try:
-        told["regions"] = tuple(Region(*one) for one in header["regions"])
-        told["marks"] = {name: arrays.read(f"mark.{name}") for name in header["marks"]}
-        canvas = arrays.read("fixed.canvas")
-        if "fixed.slots" in header["arrays"]:
-            slots = arrays.read("fixed.slots")
-        else:  # version 1: the answer follows the prompt
-            slots = np.arange(header["prompt_length"], len(canvas))
-        return Trace(
-            **told,
-            canvas=canvas,
-            slots=slots,
-            commit_step=arrays.read("fixed.commit_step"),
-            confidence=arrays.read("fixed.confidence"),
-            arrays=arrays,
-        ).validate()
-    except (KeyError, TypeError) as error:
-        raise UserError(f"The trace {path} lacks a part ({error}); trace the sample again.") from error
-
-
-def export_npz(trace: Trace, path: str | Path) -> Path:
-    """Write arrays, canvas, commits and marks as plain npz members and the rest as JSON text in `header`."""
-    members = dict(trace.arrays) | {name.partition(".")[2]: v for name, v in _fixed_tensors(trace).items()}
-    members["header"] = np.array(_json(_header(trace)))
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, **members)  # pyright: ignore[reportArgumentType]
+        save_file(dict(tensors), temporary, metadata)
     return Path(path)
 
 
@@ -118,7 +68,7 @@ class LazyArrays(Mapping[str, NDArray[Any]]):
         return tuple(self._listing[name]["shape"])
 
     def read(self, name: str) -> NDArray[Any]:
-        """One array from the file, its checksum verified."""
+        """One tensor of the file, its checksum verified."""
         expected = self._listing[name]
         try:
             with safe_open(self._path, framework="numpy") as file:
@@ -138,8 +88,11 @@ class LazyArrays(Mapping[str, NDArray[Any]]):
         return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
-def _read_header(path: Path) -> dict[str, Any]:
-    """The verified JSON header; every way a file can be wrong is one sentence."""
+def read(path: Path, types: Mapping[str, Any]) -> tuple[dict[str, Any], LazyArrays]:
+    """The verified header, of whose JSON `types` says what may be there, and the arrays.
+
+    Every way a file can be wrong is one sentence.
+    """
     if path.is_dir():
         raise UserError(f"{path} is a folder, not a trace; give one of the .safetensors files in it.")
     if not path.exists():
@@ -175,39 +128,13 @@ def _read_header(path: Path) -> dict[str, Any]:
     try:
         header = json.loads(text)
         json.dumps(header, ensure_ascii=False).encode()  # half a surrogate pair could be shown nowhere
-        header = {name: msgspec.convert(value, _TYPES[name]) for name, value in header.items() if name in _TYPES}
+        header = {name: msgspec.convert(value, types[name]) for name, value in header.items() if name in types}
         listed = {name: (entry["dtype"], entry["shape"]) for name, entry in header["arrays"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"The header of {path} is none of a trace ({error}); trace the sample again.") from error
     if listing != listed:
         raise UserError(f"{path} does not hold the arrays its header lists; trace the sample again.")
-    return header
-
-
-def _header(trace: Trace) -> dict[str, Any]:
-    """Everything of a trace that is no array."""
-    regions = [[region.label, region.start, region.stop] for region in trace.regions]
-    return {name: getattr(trace, name) for name in _FIELDS} | {"regions": regions, "marks": list(trace.marks)}
-
-
-def _fixed_tensors(trace: Trace) -> dict[str, NDArray[Any]]:
-    """Canvas, commits and marks: stored as they are; the dot in the name keeps them apart from the arrays."""
-    return {
-        "fixed.canvas": np.ascontiguousarray(trace.canvas, np.int64),
-        "fixed.slots": np.ascontiguousarray(trace.slots, np.int64),
-        "fixed.commit_step": np.ascontiguousarray(trace.commit_step, np.int64),
-        "fixed.confidence": np.ascontiguousarray(trace.confidence, np.float32),
-        **{f"mark.{name}": np.ascontiguousarray(places, np.int64) for name, places in trace.marks.items()},
-    }
-
-
-def _narrow(values: NDArray[Any], exact: bool) -> NDArray[Any]:
-    """float16 for float arrays; one that would overflow (large q.k of some checkpoints) stays as it is."""
-    values = np.ascontiguousarray(values)
-    if exact or values.dtype.kind != "f":
-        return values
-    largest = np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values))
-    return values if largest > np.finfo(np.float16).max else values.astype(np.float16)
+    return header, LazyArrays(path, header["arrays"])
 
 
 def metadata_of_samples(given: Mapping[str, Any] | Sequence[Mapping[str, Any]], samples: int) -> list[dict[str, Any]]:
@@ -218,10 +145,10 @@ def metadata_of_samples(given: Mapping[str, Any] | Sequence[Mapping[str, Any]], 
         raise UserError(f"metadata has {len(tables)} entries for {samples} prompts: give one for all or one per prompt")
     if not all(isinstance(table, Mapping) for table in tables):
         raise UserError("metadata should be a table of names and values, or a list of them, one per prompt")
-    return [json.loads(_json(dict(table))) for table in tables]
+    return [json.loads(plain_json(dict(table))) for table in tables]
 
 
-def _json(values: Mapping[str, Any]) -> str:
+def plain_json(values: Mapping[str, Any]) -> str:
     try:
         return json.dumps(values, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:

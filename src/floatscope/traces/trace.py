@@ -6,19 +6,27 @@ It computes nothing that needs a model; its file is left to `storage`, measures 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from floatscope.canvas import MASKED, Region, group_labels
 from floatscope.errors import UserError
+from floatscope.files import replacing
 from floatscope.registry import NOTEBOOK_VIEWS, load_object
 from floatscope.traces.arrays import ARRAYS
+from floatscope.traces.storage import plain_json, read, write
 
 if TYPE_CHECKING:
     import xarray
 
+_FIXED = {"canvas": np.int64, "slots": np.int64, "commit_step": np.int64, "confidence": np.float32}
+_TOLD = (
+    "model", "family", "kind", "visibility", "logits", "sampler", "seed", "texts", "regions", "marks", "qk_steps",
+    "keep", "edits", "mixers", "metadata",
+)  # fmt: skip
+"""What the file of a trace holds as they are, and what its header tells."""
 Kind = Literal["mdm", "arm"]
 Logits = Literal["same", "shifted", "next"]
 
@@ -181,22 +189,42 @@ class Trace:
 
     def save(self, path: str | Path, exact: bool = False) -> Path:
         """Write one safetensors file, atomically; float arrays as float16 unless `exact`."""
-        from floatscope.traces.storage import save
-
-        return save(self, path, exact=exact)
+        kept = np.ascontiguousarray if exact else _narrow
+        arrays = {name: kept(values) for name, values in self.arrays.items()}
+        return write(path, self._header(), arrays | self._fixed())
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":
-        """Open a saved trace; its arrays are read when they are first used."""
-        from floatscope.traces.storage import load
-
-        return load(path)
+        """Open a saved trace; its arrays come as float32 and are read when they are first used."""
+        header, arrays = read(Path(path), _TYPES)
+        told = {name: header[name] for name in _TOLD if name in header}  # a file of version 1 lacks some
+        try:
+            told["regions"] = tuple(Region(*one) for one in header["regions"])
+            told["marks"] = {name: arrays.read(f"mark.{name}") for name in header["marks"]}
+            if "fixed.slots" not in header["arrays"]:
+                told["slots"] = np.arange(header["prompt_length"], arrays.shape_of("fixed.canvas")[0])
+            told |= {name: arrays.read(f"fixed.{name}") for name in _FIXED if name not in told}
+            return cls(**told, arrays=arrays).validate()
+        except (KeyError, TypeError, IndexError) as error:
+            raise UserError(f"The trace {path} lacks a part ({error}); trace the sample again.") from error
 
     def to_npz(self, path: str | Path) -> Path:
         """Write a plain npz that `numpy.load` opens without pickle; what is no array is JSON in `header`."""
-        from floatscope.traces.storage import export_npz
+        members = dict(self.arrays) | {name.partition(".")[2]: values for name, values in self._fixed().items()}
+        members["header"] = np.array(plain_json(self._header()))
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, **members)  # pyright: ignore[reportArgumentType]
+        return Path(path)
 
-        return export_npz(self, path)
+    def _header(self) -> dict[str, Any]:
+        """Everything that is no array, as its file says it."""
+        regions = [[region.label, region.start, region.stop] for region in self.regions]
+        return {name: getattr(self, name) for name in _TOLD} | {"regions": regions, "marks": list(self.marks)}
+
+    def _fixed(self) -> dict[str, NDArray[Any]]:
+        """Canvas, commits and marks: stored as they are; the dot in the name keeps them apart from the arrays."""
+        fixed = {f"fixed.{name}": np.ascontiguousarray(getattr(self, name), dtype) for name, dtype in _FIXED.items()}
+        return fixed | {f"mark.{name}": np.ascontiguousarray(found, np.int64) for name, found in self.marks.items()}
 
     def to_xarray(self) -> "xarray.Dataset":
         """The arrays as one xarray Dataset with named axes and labelled coordinates."""
@@ -218,10 +246,28 @@ class Trace:
         return xarray.Dataset(variables, coordinates, attributes)
 
 
+_TYPES = {name: get_type_hints(Trace)[name] for name in _TOLD} | {
+    "regions": tuple[tuple[str, int, int], ...],
+    "marks": tuple[str, ...],
+    "arrays": dict[str, dict[str, Any]],
+    "prompt_length": int,  # of version 1, in which the answer follows the prompt
+}
+"""What the header of a file may say, with the types that its JSON must have."""
+
+
 def array_shape(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[int, ...]:
     """The shape of an array without reading a lazily loaded one."""
     shape_of = getattr(arrays, "shape_of", None)
     return shape_of(name) if shape_of is not None else arrays[name].shape
+
+
+def _narrow(values: NDArray[Any]) -> NDArray[Any]:
+    """float16 for float arrays; one that would overflow (large q.k of some checkpoints) stays as it is."""
+    values = np.ascontiguousarray(values)
+    if values.dtype.kind != "f":
+        return values
+    largest = np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values))
+    return values if largest > np.finfo(np.float16).max else values.astype(np.float16)
 
 
 def _problems(trace: Trace) -> Iterator[str]:
