@@ -58,7 +58,7 @@ class Model:
         self.mask_id = None if family.is_arm else self._mask_id(mask_id)
         self.eos_ids = self._eos_ids()
         self._listener: Callable[[Reading], object] | None = None
-        self._hidden: list[Tensor] | None = None
+        self._hidden = False
         try:
             backbone.set_attn_implementation(IMPLEMENTATION)
         except ValueError as error:
@@ -136,7 +136,15 @@ class Model:
 
     def logits(self, ids: Any) -> Tensor:
         """[B, T, V]: for an MDM row i scores position i (the shift is applied); for an ARM, the token after i."""
-        tokens = self._tokens(ids)
+        try:
+            tokens = torch.as_tensor(ids, device=self.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError("token ids should be whole numbers, [T] or [B, T] with rows of equal length") from error
+        if tokens.ndim not in (1, 2) or (tokens.numel() and (tokens.is_floating_point() or tokens.dtype == torch.bool)):
+            raise UserError(
+                f"token ids should be whole numbers, [T] or [B, T], not {tokens.dtype} of {tuple(tokens.shape)}"
+            )
+        tokens = torch.atleast_2d(tokens.long())
         pads = torch.zeros(len(tokens), dtype=torch.long, device=self.device)
         places = torch.arange(tokens.shape[1], device=self.device).expand(tokens.shape)
         with torch.inference_mode():
@@ -151,7 +159,7 @@ class Model:
     def listening(self, listener: Callable[[Reading], object], hidden: bool = False) -> Iterator[None]:
         """Inside, `listener` gets a Reading of every conditional pass; `hidden`: with the states of all layers."""
         before = self._listener, self._hidden
-        self._listener, self._hidden = listener, [] if hidden else None
+        self._listener, self._hidden = listener, hidden
         try:
             yield
         finally:
@@ -159,14 +167,14 @@ class Model:
 
     def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:
         """Logits [B, N, V] for the tokens at `columns` [B, N] of left-padded canvases."""
-        logits = self.forward(batch.tokens, batch.pads, self.rows(columns, batch.pads))
+        logits, states = self._run(batch.tokens, batch.pads, self.rows(columns, batch.pads))
         if conditional:
-            self._tell(columns, logits)
+            self._tell(columns, logits, states)
         return logits
 
-    def _tell(self, columns: Tensor, logits: Tensor) -> None:
+    def _tell(self, columns: Tensor, logits: Tensor, states: list[Tensor]) -> None:
         if self._listener is not None:
-            self._listener(Reading(columns, logits, None if self._hidden is None else torch.stack(self._hidden)))
+            self._listener(Reading(columns, logits, torch.stack(states) if self._hidden else None))
 
     def rows(self, positions: Tensor, pads: Tensor) -> Tensor:
         """The rows whose output scores each position: the one before in shifted families and ARMs."""
@@ -188,16 +196,19 @@ class Model:
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
-            output_hidden_states=self._hidden is not None,
+            output_hidden_states=self._hidden,
         )
         logits = out.logits[:, -1:].float()
-        if self._hidden is not None:
-            self._hidden[:] = [states[:, -1:] for states in out.hidden_states]
-        self._tell(torch.full((len(tokens), 1), total), logits)
+        states = [state[:, -1:] for state in out.hidden_states or ()]
+        self._tell(torch.full((len(tokens), 1), total), logits, states)
         return logits[:, 0], out.past_key_values
 
     def forward(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> Tensor:
         """Logits [B, N, V] of the given rows [B, N]; the LM head runs on these rows only."""
+        return self._run(tokens, pads, rows)[0]
+
+    def _run(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Logits of the rows, and their states after each layer, where these are listened to."""
         self._check(tokens)
         tokens, pads, rows = (given.to(self.device) for given in (tokens, pads, rows))
         padded, masked_lm = bool(pads.any()), self.family.backbone == "AutoModelForMaskedLM"
@@ -213,42 +224,27 @@ class Model:
             inputs["attention_mask"] = (place >= 0).long()
         if padded:
             inputs["position_ids"] = place.clamp(min=0)
-        if self._hidden is not None:
+        if self._hidden:
             inputs["output_hidden_states"] = True
         with only_rows(self.backbone.base_model, rows) as states:
             out = self.backbone(**inputs)
-        logits = out.logits.float()
-        if not states:  # some classes (OPT) go round their base model
-            logits, states = take_rows(logits, rows), [take_rows(one, rows) for one in out.hidden_states or ()]
-        if self._hidden is not None:
-            self._hidden[:] = states
-        return logits
+        if states:
+            return out.logits.float(), states
+        # Some classes (OPT) go round their base model.
+        return take_rows(out.logits.float(), rows), [take_rows(state, rows) for state in out.hidden_states or ()]
 
-    def _by_length(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> Tensor:
-        parts: list[Tensor] = []
-        states: list[list[Tensor]] = []
+    def _by_length(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
+        parts: list[list[Tensor]] = []  # logits, then states, of the samples of one length
         order: list[int] = []
         for pad in pads.unique().tolist():
             where = (pads == pad).nonzero()[:, 0]
             with only_samples(where.tolist()):
-                parts.append(self.forward(tokens[where, pad:], torch.zeros_like(where), rows[where] - pad))
-            states.append(list(self._hidden or ()))
+                logits, states = self._run(tokens[where, pad:], torch.zeros_like(where), rows[where] - pad)
+            parts.append([logits, *states])
             order += where.tolist()
         places = torch.tensor(order, device=rows.device).argsort()
-        if self._hidden is not None:
-            self._hidden[:] = [torch.cat(one)[places] for one in zip(*states, strict=True)]
-        return torch.cat(parts)[places]
-
-    def _tokens(self, ids: Any) -> Tensor:
-        try:
-            tokens = torch.as_tensor(ids, device=self.device)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise UserError("token ids should be whole numbers, [T] or [B, T] with rows of equal length") from error
-        if tokens.ndim not in (1, 2) or (tokens.numel() and (tokens.is_floating_point() or tokens.dtype == torch.bool)):
-            raise UserError(
-                f"token ids should be whole numbers, [T] or [B, T], not {tokens.dtype} of {tuple(tokens.shape)}"
-            )
-        return tokens.long()[None] if tokens.ndim == 1 else tokens.long()
+        logits, *states = (torch.cat(part)[places] for part in zip(*parts, strict=True))
+        return logits, states
 
     def _check(self, tokens: Tensor, seen: int = 0) -> None:
         if tokens.numel() == 0:

@@ -10,7 +10,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,13 @@ def import_reference(
                 "convert it as docs/traces.md shows."
             )
         stepwise = bool(_numbered(members, STEP_LAYER))
-        matrices, layers, canvases = _step_layout(members, path) if stepwise else _full_layout(members, path)
+        names, layers, canvas_names = _step_layout(members) if stepwise else _full_layout(members)
+        if not layers:
+            raise UserError(
+                f"{path} has neither layer_N_full_attention nor steps of layer_N_attention_avg; give an npz that the "
+                "reference's extraction wrote."
+            )
+        matrices, canvases = _matrices(members, names, path), [_ids(members, name) for name in canvas_names]
         final, length = _canvas(members, matrices.shape[-1], canvases, prompt_length, stepwise)
         spans = tuple(regions) if regions is not None else _regions(members, length, len(final))
         states, question = _states(members, layers), _member(members, "question")
@@ -90,44 +96,33 @@ def import_reference(
     ).validate()
 
 
-def _member(members: NpzFile, name: str, default: Any = None) -> Any:
-    """A numeric member where it is there; a 0-d array comes as the value it holds."""
+def _member(members: NpzFile, name: str, default: Any = None, dtype: Any = None) -> Any:
+    """A numeric member where it is there, as `dtype` where one is given; else a 0-d array comes as its value."""
     if name not in members:
         return default
     try:
         value = members[name]
+        if dtype is not None:
+            return np.asarray(value, dtype)
+        return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
     except _DAMAGE as error:
         path = getattr(members.zip, "filename", "the npz")
         raise UserError(f"The member {name!r} of {path} cannot be opened: {error}") from error
-    return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
-def _full_layout(members: NpzFile, path: Path) -> tuple[Matrix, list[int], list[Canvas]]:
-    """[1, layer, token, token] head means, the layers, and the finished canvas where it is told."""
+def _full_layout(members: NpzFile) -> tuple[list[list[str]], list[int], list[str]]:
+    """Names of the matrices, [step][layer], the layers, and the name of the finished canvas."""
     layers = _numbered(members, r"layer_(\d+)_full_attention(?:_heads)?")
-    if not layers:
-        raise UserError(
-            f"{path} has neither layer_N_full_attention nor steps of layer_N_attention_avg; give an npz that the "
-            "reference's extraction wrote."
-        )
-    found = {}
-    for layer in layers:  # per-head matrices are averaged where only they are there
-        name = f"layer_{layer}_full_attention"
-        matrix = _member(members, name)
-        found[name] = np.asarray(_member(members, f"{name}_heads")).mean(axis=0) if matrix is None else matrix
-    return _stack([found], path), layers, [_ids(members, "full_sequence_ids")]
+    return [[f"layer_{layer}_full_attention" for layer in layers]], layers, ["full_sequence_ids"]
 
 
-def _step_layout(members: NpzFile, path: Path) -> tuple[Matrix, list[int], list[Canvas]]:
-    """[step, layer, token, token], the layers, and the canvas of each step; the first alone where one is not told."""
+def _step_layout(members: NpzFile) -> tuple[list[list[str]], list[int], list[str]]:
+    """The same, with the names of the canvases of all steps; of the first alone where one is not told."""
     steps = _numbered(members, STEP_LAYER)
     layers = _numbered(members, rf"step_{steps[0]}_layer_(\d+)_attention_avg")
     names = [[f"step_{step}_layer_{layer}_attention_avg" for layer in layers] for step in steps]
-    if missing := [name for row in names for name in row if name not in members]:
-        raise UserError(f"{path} lacks {missing[0]}; extract it again.")
     told = [name for name in (f"step_{step}_sequence" for step in steps) if name in members]
-    canvases = [_ids(members, name) for name in (told if len(told) == len(steps) else told[:1])]
-    return _stack([{name: _member(members, name) for name in row} for row in names], path), layers, canvases
+    return names, layers, told if len(told) == len(steps) else told[:1]
 
 
 def _numbered(members: Iterable[str], pattern: str) -> list[int]:
@@ -136,19 +131,24 @@ def _numbered(members: Iterable[str], pattern: str) -> list[int]:
 
 
 def _ids(members: NpzFile, name: str) -> Canvas:
-    return np.asarray(_member(members, name, ()), np.int64).reshape(-1)
+    return _member(members, name, np.zeros(0, np.int64), np.int64).reshape(-1)
 
 
-def _stack(rows: list[dict[str, Any]], path: Path) -> Matrix:
-    """Matrices by name, per step, as [step, layer, token, token]."""
-    stacked = [{name: np.asarray(matrix, np.float32) for name, matrix in row.items()} for row in rows]
-    shapes = {name: matrix.shape for row in stacked for name, matrix in row.items()}
-    for name, shape in shapes.items():
-        if len(shape) != 2 or shape[0] != shape[1]:
-            raise UserError(f"{name} of {path} has shape {shape}, not tokens x tokens; extract again.")
-    if len(sizes := {shape[0] for shape in shapes.values()}) > 1:
+def _matrices(members: NpzFile, names: list[list[str]], path: Path) -> Matrix:
+    """Head means [step, layer, token, token]; per-head matrices are averaged where only they are there."""
+    found: dict[str, Matrix] = {}
+    for name in chain.from_iterable(names):
+        if name not in members and f"{name}_heads" not in members:
+            raise UserError(f"{path} lacks {name}; extract it again.")
+        matrix = _member(members, name, dtype=np.float32)
+        if matrix is None:
+            matrix = _member(members, f"{name}_heads", dtype=np.float32).mean(axis=0)
+        found[name] = matrix
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+            raise UserError(f"{name} of {path} has shape {matrix.shape}, not tokens x tokens; extract again.")
+    if len(sizes := {len(matrix) for matrix in found.values()}) > 1:
         raise UserError(f"The matrices of {path} differ in size ({sorted(sizes)} tokens); extract again.")
-    return np.stack([np.stack(list(row.values())) for row in stacked])
+    return np.stack([np.stack([found[name] for name in row]) for row in names])
 
 
 def _canvas(
@@ -179,7 +179,7 @@ def _read_commits(commits: Canvas, canvases: list[Canvas], length: int, mask_id:
 def _regions(members: NpzFile, length: int, tokens: int) -> tuple[Region, ...]:
     """bos, documents by `passage_ranges`, answer; everything else of the prompt under one label."""
     labels = [BOS] + [PROMPT] * (length - 1) if length else []
-    ranges = np.asarray(_member(members, "passage_ranges", ()), np.int64).reshape(-1, 2)
+    ranges = _ids(members, "passage_ranges").reshape(-1, 2)
     for number, (start, stop) in enumerate(ranges, 1):
         labels[start:stop] = [document_label(number)] * len(labels[start:stop])
     return regions_from_labels([*labels, *[ANSWER] * (tokens - length)])
@@ -234,6 +234,6 @@ def _states(members: NpzFile, layers: list[int]) -> dict[str, NDArray[Any]]:
     if not all(pattern.format(layer) in members for pattern in names.values() for layer in layers):
         return {}
     return {
-        name: np.stack([np.asarray(_member(members, pattern.format(layer)), np.float32) for layer in layers])[None]
+        name: np.stack([_member(members, pattern.format(layer), dtype=np.float32) for layer in layers])[None]
         for name, pattern in names.items()
     }
