@@ -8,14 +8,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
+from floatscope.analysis import ANALYSES
 from floatscope.errors import UserError
 from floatscope.models.shipped import UNTRAINED
 from floatscope.qa.stressors import BASELINES, STRESSORS, Condition
-from floatscope.qa.stressors.stressor import NoOptions
+from floatscope.qa.world import KINDS
 from floatscope.registry import did_you_mean
 from floatscope.validation import Mistake, mistakes_in, read_toml, validated
 
@@ -93,19 +95,14 @@ class TaskPlan:
             raise Mistake(f"There is no retriever {self.retriever!r}: {hint}.", "retriever")
         if self.retrieve is not None and self.corpus is None:
             raise Mistake(f"The task {self.name!r} retrieves documents: say from which corpus.", "retrieve")
-        for key in ("retrieve", "limit"):
-            _check_least(getattr(self, key), 1, key, f"The task {self.name!r}")
-        if self.from_world:
-            self._check_world()
-
-    def _check_world(self) -> None:
-        from floatscope.qa.world import KINDS
-
+        _check_least(self, f"The task {self.name!r}", retrieve=1, limit=1)
+        if self.kind is None:
+            return
         for key in ("shape", "corpus", "retrieve"):
             if getattr(self, key) is not None:
                 raise Mistake(f"The task {self.name!r} is the world's and takes no {key}.", key)
         if self.kind not in KINDS:
-            hint = did_you_mean(str(self.kind), KINDS)
+            hint = did_you_mean(self.kind, KINDS)
             raise Mistake(f"The world makes no samples of kind {self.kind!r}: {hint}.", "source")
 
     @property
@@ -120,8 +117,6 @@ class TaskPlan:
     @property
     def gold_documents(self) -> int | None:
         """How many gold documents each sample has; None where only the data can tell."""
-        from floatscope.qa.world import KINDS
-
         if self.kind is None:
             return None
         return KINDS[self.kind].least if KINDS[self.kind].placed else 0
@@ -146,30 +141,23 @@ class Curve:
 
     def __post_init__(self) -> None:
         _check_names((self.stressor,), STRESSORS, "stressor", "stressor")
-        _check_least(self.traces, 0, "traces", f"The stressor {self.stressor!r}")
-        _check_least(self.limit, 1, "limit", f"The stressor {self.stressor!r}")
-        self._write_out_options()
+        _check_least(self, f"The stressor {self.stressor!r}", traces=0, limit=1)
+        row = STRESSORS[self.stressor]
+        options = {part.name: part.default for part in fields(row.options)}
+        if taken := [part.name for part in fields(self) if part.name in options]:
+            raise Mistake(
+                f"The option {taken[0]!r} of {self.stressor!r} is a key of every curve: rename it.", "stressor"
+            )
+        for key, value in self.options.items():  # each alone, so that a mistake is told with its key
+            try:
+                options[key] = getattr(validated(row.options, {key: value}, f"the stressor {row.name!r}"), key)
+            except Mistake as error:
+                raise Mistake(str(error), key) from error
+        object.__setattr__(self, "options", options)
         try:
             self.conditions  # noqa: B018  a mistake in the values is found here
         except UserError as error:
             raise Mistake(str(error), "values") from error
-
-    def _write_out_options(self) -> None:
-        row = STRESSORS[self.stressor]
-        defaults = {part.name: part.default for part in fields(row.options)}
-        if taken := [part.name for part in fields(self) if part.name in defaults]:
-            raise Mistake(
-                f"The option {taken[0]!r} of {self.stressor!r} is a key of every curve: rename it.", "stressor"
-            )
-        for key, value in self.options.items():
-            if key not in defaults:
-                hint = did_you_mean(key, defaults)
-                raise Mistake(f"The stressor {self.stressor!r} has no option {key!r}: {hint}.", key)
-            try:
-                row.options(**{key: value})  # alone, so that a mistake is told with its key
-            except UserError as error:
-                raise Mistake(str(error), key) from error
-        object.__setattr__(self, "options", defaults | dict(self.options))
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
@@ -248,50 +236,36 @@ class Study:
             raise Mistake(
                 'A study needs conditions, such as stressor = "documents" with values = [0, 5].', "conditions"
             )
-        for key, least in (
-            ("seed", 0),
-            ("limit", 1),
-            ("slots", 1),
-            ("steps", 1),
-            ("batch", 1),
-            ("workers", 1),
-            ("traces", 0),
-        ):
-            _check_least(getattr(self, key), least, key, "The study")
+        _check_least(self, "The study", seed=0, limit=1, slots=1, steps=1, batch=1, workers=1, traces=0)
         _check_names(self.controls, CONTROL_PASSES, "control", "controls")
-        self._resolve_analyses()
-        self._check_curves()
-
-    def _resolve_analyses(self) -> None:
-        from floatscope.analysis import ANALYSES
-
         if "all" in self.analyses:
             object.__setattr__(self, "analyses", tuple(ANALYSES))
         _check_names(self.analyses, ANALYSES, "analysis", "analyses")
         if self.analyses and not any(self.traces_of(curve) for curve in self.conditions):
             raise Mistake("Analyses need traces, and this study keeps none: set traces.", "analyses")
+        self._check_curves()
 
     def _check_curves(self) -> None:
-        known = {task.name: task for task in self.tasks}
+        """Each for tasks that there are and that it fits, and no condition of a task in two of them."""
+        names = [task.name for task in self.tasks]
         seen: dict[tuple[str, str], int] = {}
         for number, curve in enumerate(self.conditions):
-            for name in curve.tasks:
-                if name not in known:
+            place = ("conditions", number)
+            _check_names(curve.tasks, names, "task", *place, "tasks")
+            needed = STRESSORS[curve.stressor].gold_documents
+            for task in self.tasks_of(curve):
+                if needed is not None and task.gold_documents not in (None, needed):
                     raise Mistake(
-                        f"There is no task {name!r} in this study: {did_you_mean(name, known)}.",
-                        "conditions",
-                        number,
+                        f"The stressor {curve.stressor!r} needs {needed} gold document{'s' * (needed > 1)} in a "
+                        f"sample, and the task {task.name!r} has {task.gold_documents}: say for which tasks it is, "
+                        "with tasks.",
+                        *place,
                         "tasks",
                     )
-            for task in self.tasks_of(curve):
-                _check_fit(curve, task, number)
                 for condition in curve.conditions:
-                    first = seen.setdefault((task.name, condition.name), number)
-                    if first != number:
+                    if seen.setdefault((task.name, condition.name), number) != number:
                         raise Mistake(
-                            f"The condition {condition.name!r} of the task {task.name!r} comes twice.",
-                            "conditions",
-                            number,
+                            f"The condition {condition.name!r} of the task {task.name!r} comes twice.", *place
                         )
 
     def tasks_of(self, curve: Curve) -> tuple[TaskPlan, ...]:
@@ -322,20 +296,9 @@ class Study:
         return slots if self.steps is None else max(1, round(self.steps * slots / self.slots))
 
 
-def _check_fit(curve: Curve, task: TaskPlan, number: int) -> None:
-    """Stressors that need a number of gold documents which the task is known not to have."""
-    needed, there = STRESSORS[curve.stressor].gold_documents, task.gold_documents
-    if needed is not None and there is not None and needed != there:
-        raise Mistake(
-            f"The stressor {curve.stressor!r} needs {needed} gold document{'s' * (needed > 1)} in a sample, and the "
-            f"task {task.name!r} has {there}: say for which tasks it is, with tasks.",
-            "conditions", number, "tasks",
-        )  # fmt: skip
-
-
 def _check_sampler(settings: Mapping[str, Any]) -> None:
     """Names and settings that no sampler has; whether they fit the model's own is known when it is loaded."""
-    from floatscope.decoding import SAMPLERS
+    from floatscope.decoding import SAMPLERS  # not before: it loads torch
 
     name = settings.get("name")
     if name is not None and name not in SAMPLERS:
@@ -354,15 +317,17 @@ def _check_sampler(settings: Mapping[str, Any]) -> None:
             )
 
 
-def _check_names(names: Iterable[str], known: Iterable[str], what: str, key: str) -> None:
+def _check_names(names: Iterable[str], known: Iterable[str], what: str, *key: str | int) -> None:
     for name in names:
         if name not in known:
-            raise Mistake(f"There is no {what} {name!r}: {did_you_mean(name, known)}.", key)
+            raise Mistake(f"There is no {what} {name!r}: {did_you_mean(name, known)}.", *key)
 
 
-def _check_least(value: int | None, least: int, key: str, owner: str) -> None:
-    if value is not None and value < least:
-        raise Mistake(f"{owner} has {key} = {value}: it must be at least {least}.", key)
+def _check_least(part: ModelPlan | TaskPlan | Curve | Study, owner: str, **least: int) -> None:
+    for key, bound in least.items():
+        value = getattr(part, key)
+        if value is not None and value < bound:
+            raise Mistake(f"{owner} has {key} = {value}: it must be at least {bound}.", key)
 
 
 def find_study(name: str | Path) -> Path:
@@ -384,33 +349,29 @@ def read_study(path: str | Path) -> Study:
     table = read_toml(path)
     with mistakes_in(path):
         if isinstance(curves := table.get("conditions"), list):
-            table["conditions"] = [
-                _read_curve(curve, number) if isinstance(curve, dict) else curve for number, curve in enumerate(curves)
-            ]
+            table["conditions"] = [_curve_of(*one) if isinstance(one[1], dict) else one[1] for one in enumerate(curves)]
         return validated(Study, table, "a study")
 
 
-def _read_curve(table: dict[str, Any], number: int) -> Curve:
-    """A curve of a table that has the keys of every curve and, beside them, its stressor's options.
+def _curve_of(number: int, table: dict[str, Any]) -> dict[str, Any]:
+    """A `[[conditions]]` table as a Curve has it: in the file, its stressor's options stand beside the other keys.
 
     Options of other stressors say nothing here: older versions wrote all of them into the study of a run.
     """
-    name = table.get("stressor")
-    try:
-        if isinstance(name, str):  # told first, since it decides which keys there are
-            _check_names((name,), STRESSORS, "stressor", "stressor")
-        own = STRESSORS[name].options if isinstance(name, str) else NoOptions
-        common = [part for part in fields(Curve) if part.name != "options"]
-        hints = get_type_hints(Curve) | get_type_hints(own)
-        keys = [(p.name, hints[p.name], field(default=p.default)) for p in (*common, *fields(own))]
-        others = {part.name for row in STRESSORS.values() for part in fields(row.options)} - {key for key, *_ in keys}
-        given = {key: value for key, value in table.items() if key not in others}
-        if isinstance(values := given.get("values"), list | int) and not isinstance(values, bool):
-            given["values"] = ",".join(map(str, values)) if isinstance(values, list) else str(values)
-        read = asdict(validated(make_dataclass("Table", keys, kw_only=True), given, "[conditions]"))
-        return Curve(options={part.name: read.pop(part.name) for part in fields(own)}, **read)
-    except Mistake as error:
-        raise Mistake(str(error), "conditions", number, *error.key) from error
+    common = [part.name for part in fields(Curve) if part.name != "options"]
+    options = {name: [part.name for part in fields(row.options)] for name, row in STRESSORS.items()}
+    own: list[str] = []
+    if (name := table.get("stressor")) in list(options):  # one that is not known is told first, by Curve
+        own = options[name]
+        known = {*common, *chain.from_iterable(options.values())}
+        for key in table:
+            if key not in known:
+                hint = did_you_mean(key, [*common, *own])
+                raise Mistake(f"There is no key {key!r} in [conditions]: {hint}.", "conditions", number, key)
+    given = {key: value for key, value in table.items() if key in common}
+    if isinstance(values := given.get("values"), list | int) and not isinstance(values, bool):
+        given["values"] = ",".join(map(str, values)) if isinstance(values, list) else str(values)
+    return given | {"options": {key: table[key] for key in own if key in table}}
 
 
 def write_study(study: Study) -> str:
