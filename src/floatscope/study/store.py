@@ -13,13 +13,14 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floatscope import __version__
 from floatscope.errors import UserError
-from floatscope.files import PARTIAL, file_hash, read_json, replace_json
+from floatscope.files import PARTIAL, file_hash, read_json
+from floatscope.qa.guesses import GUESSES
 from floatscope.qa.metrics import METRICS
 from floatscope.qa.stressors import Label, label_types
 from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, ModelPlan, Study, read_study
@@ -32,22 +33,23 @@ STUDY_FILE, RESULTS, MANIFEST, TRACES = "study.toml", "results.sqlite", "manifes
 LOCK = ".lock"
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "polars", "safetensors", "bm25s", "scipy")
 SCHEMA_VERSION = 2
-_COLUMNS = (
-    "model", "task", "condition", "content", "sample", "control", "number", "stressor", "labels", "question", "answers",
-    "prediction", "scores", "prompt_tokens", "steps", "cut", "error", "trace",
-)  # fmt: skip
+_TEXT, _WHOLE = "TEXT NOT NULL", "INTEGER NOT NULL"
+_COLUMNS = {
+    **dict.fromkeys(("model", "task", "condition", "content", "sample", "control"), _TEXT),
+    **{"number": _WHOLE, "stressor": _TEXT, "labels": _TEXT, "question": _TEXT, "answers": _TEXT},
+    **{"prediction": "TEXT", "scores": "TEXT", "prompt_tokens": "INTEGER", "steps": "INTEGER", "cut": "INTEGER"},
+    **{"error": "TEXT", "trace": "TEXT"},
+}
+"""Fields of a Row and its unit, each with its type in the database."""
 _FIRST_COLUMNS = (
     "model", "task", "condition", "'' AS content", "sample", "control", "number", "stressor", "labels", "question",
     "answers", "prediction", "json_object('accuracy', accuracy, 'em', em, 'f1', f1) AS scores", "prompt_tokens",
     "steps", "cut", "error", "trace",
 )  # fmt: skip
 """The columns of a run of the first version, under today's names."""
-_SCHEMA = """
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS results (
-    model TEXT NOT NULL, task TEXT NOT NULL, condition TEXT NOT NULL, content TEXT NOT NULL, sample TEXT NOT NULL,
-    control TEXT NOT NULL, number INTEGER NOT NULL, stressor TEXT NOT NULL, labels TEXT NOT NULL,
-    question TEXT NOT NULL, answers TEXT NOT NULL, prediction TEXT, scores TEXT, prompt_tokens INTEGER, steps INTEGER,
-    cut INTEGER, error TEXT, trace TEXT, checksum TEXT NOT NULL,
+    {", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())}, checksum TEXT NOT NULL,
     PRIMARY KEY (model, task, condition, content, sample, control)
 )
 """
@@ -78,14 +80,15 @@ class Row:
     @property
     def values(self) -> tuple[object, ...]:
         """As the table has them, without the checksum."""
-        described = (self.number, self.stressor, _json(self.labels), self.question, _json(self.answers))
-        found = (self.prediction, _json(self.scores), self.prompt_tokens, self.steps, self.cut, self.error, self.trace)
-        values = (*self.unit.key, *described, *found)
-        return tuple(storable(value) if isinstance(value, str) else value for value in values)
+        found = vars(self.unit) | vars(self)
+        return tuple(_stored(found[name]) for name in _COLUMNS)
 
 
-def _json(value: Any) -> str:
-    return json.dumps(dict(value) if isinstance(value, Mapping) else value)
+def _stored(value: Any) -> Any:
+    """As the database has it: tables and lists as JSON."""
+    if isinstance(value, Mapping | tuple):
+        return json.dumps(dict(value) if isinstance(value, Mapping) else value)
+    return storable(value) if isinstance(value, str) else value
 
 
 def _checksum(values: Sequence[object]) -> str:
@@ -209,7 +212,7 @@ def _sentences(folder: Path) -> Iterator[None]:
     """Trouble with disk or file as one sentence; what was committed before stays."""
     try:
         yield
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # sqlite's own sentence may quote damaged text
         raise UserError(
             f"{folder / RESULTS} cannot be used ({error}); what it holds is kept: make room or mend it, and run again."
         ) from error
@@ -245,22 +248,25 @@ class Run:
         """One row per unit of the study that is done, in the study's order; label columns are null where not used."""
         import polars as pl
 
-        known = {
-            (task.name, cell.condition.name): cell.condition
-            for task in self.study.tasks
-            for cell in self.study.cells(task)
+        study = self.study
+        cells = [(task.name, cell.condition) for task in study.tasks for cell in study.cells(task)]
+        conditions = {(task, condition.name): condition for task, condition in cells}
+        order = {
+            "control": _CONTROL_ORDER,
+            "model": [*(model.name for model in study.models), *GUESSES],
+            "task": [task.name for task in study.tasks],
+            "condition": [condition.name for _, condition in cells],
         }
-        places = self._places(name for _, name in known)
-        placed = []
+        places = {column: {name: place for place, name in enumerate(names)} for column, names in order.items()}
+        rows = []
         for row in read_rows(self.folder):
-            condition = known.get((row["task"], row["condition"]))
-            place = _place(row, places)
-            if condition is not None and place is not None and row["content"] in ("", condition.content):
-                placed.append((place, row | row["scores"] | dict(condition.labels)))
-        placed.sort(key=lambda pair: pair[0])
+            condition = conditions.get((row["task"], row["condition"]))
+            known = all(row[column] in names for column, names in places.items())
+            if known and condition is not None and row["content"] in ("", condition.content):
+                rows.append(row | row["scores"] | dict(condition.labels))
+        rows.sort(key=lambda row: (*(names[row[column]] for column, names in places.items()), row["number"]))
         schema = _column_types()
-        columns = {name: [row.get(name) for _, row in placed] for name in schema}
-        return pl.DataFrame(columns, schema=schema)
+        return pl.DataFrame({name: [row.get(name) for row in rows] for name in schema}, schema=schema)
 
     @property
     def unfinished(self) -> str:
@@ -298,25 +304,6 @@ class Run:
                 found = found.filter(found[name] == value)
         return [self.folder / path for path in found["trace"].drop_nulls()]
 
-    def _places(self, conditions: Iterable[str]) -> dict[str, dict[str, int]]:
-        """The order of names in the study."""
-        from floatscope.qa.guesses import GUESSES
-
-        names = {
-            "control": _CONTROL_ORDER,
-            "model": [*(model.name for model in self.study.models), *GUESSES],
-            "task": [task.name for task in self.study.tasks],
-            "condition": conditions,
-        }
-        return {column: {name: place for place, name in enumerate(known)} for column, known in names.items()}
-
-
-def _place(row: dict[str, Any], places: dict[str, dict[str, int]]) -> tuple[int, ...] | None:
-    """Where a row stands in the study's order; None if it is no part of it."""
-    found = [places[column].get(row[column]) for column in ("control", "model", "task", "condition")]
-    known = [place for place in found if place is not None]
-    return (*known, row["number"]) if len(known) == len(found) else None
-
 
 def _column_types() -> dict[str, Any]:
     """The columns of the results: the labels of all stressors stand behind the condition."""
@@ -341,7 +328,8 @@ def describe_run(study: Study, tasks: Mapping[str, Mapping[str, Any]], units: in
     return {
         "study": study.name,
         "seed": study.seed,
-        "versions": {"floatscope": __version__, "python": platform.python_version()} | _versions(),
+        "versions": {"floatscope": __version__, "python": platform.python_version()}
+        | {package: version(package) for package in PACKAGES},
         "platform": f"{platform.system()} {platform.machine()}",
         "units": units,
         "templates": {study.prompt.template: {"sha256": {"The text": hashlib.sha256(template.encode()).hexdigest()}}},
@@ -357,11 +345,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         return read_json(path) if path.exists() else {}
     except UserError as error:
         raise UserError(f"{error} Remove it, and run again.") from error
-
-
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Replace the manifest in one move."""
-    replace_json(folder / MANIFEST, manifest)
 
 
 def refuse_changes(old: Mapping[str, Any], new: Mapping[str, Any], part: str) -> None:
@@ -384,13 +367,3 @@ def describe_model(plan: ModelPlan) -> dict[str, Any]:
     if plan.family is not None and Path(plan.family).is_file():
         files["The family"] = file_hash(Path(plan.family))
     return {"source": plan.source, "sha256": files}
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

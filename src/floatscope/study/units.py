@@ -39,11 +39,6 @@ class Unit:
         """The names it goes by, which its seed and its file are made of."""
         return (self.model, self.task, self.condition, self.sample, self.control)
 
-    @property
-    def key(self) -> tuple[str, str, str, str, str, str]:
-        """What tells its row from others, in the order of the store's columns."""
-        return (self.model, self.task, self.condition, self.content, self.sample, self.control)
-
     def seed(self, study_seed: int) -> int:
         """The unit's own randomness, whatever its place in a batch."""
         return derived_seed(study_seed, *self.parts)
