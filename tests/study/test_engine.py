@@ -131,12 +131,12 @@ def test_a_batch_that_fails_is_run_one_by_one_and_only_the_wrong_sample_fails():
     template = answering.choose_template(study, model, jobs)
     batch = [answering.prepare(study, model, template, job) for job in jobs]
     sampler = answering.build_sampler(study, study.models[0], model.family, 4)
-    alone = [answering.answer(study, model, sampler, [prepared])[0].row for prepared in batch]
+    alone = [answering.answer(study, model, sampler, [prepared])[0][0] for prepared in batch]
     assert batch[1].prompt is not None
     ids = batch[1].prompt.ids.copy()
     ids[2] = 10**6  # a token that the model does not have
     wrong = dataclasses.replace(batch[1], prompt=dataclasses.replace(batch[1].prompt, ids=ids))
-    rows = [found.row for found in answering.answer(study, model, sampler, [batch[0], wrong, batch[2]])]
+    rows = [row for row, _ in answering.answer(study, model, sampler, [batch[0], wrong, batch[2]])]
     assert [row.unit for row in rows] == [job.unit for job in jobs]
     assert (rows[0], rows[2]) == (alone[0], alone[2]) and rows[0].prediction
     assert rows[1].error and "1000000" in rows[1].error and rows[1].prediction is None and rows[1].scores == {}

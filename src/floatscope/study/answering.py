@@ -37,12 +37,8 @@ class Prepared:
     error: str | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Answer:
-    """A row, and the trace to keep with it."""
-
-    row: Row
-    trace: Trace | None = None
+Answer = tuple[Row, Trace | None]
+"""A row, and the trace to keep with it."""
 
 
 def prepare(study: Study, model: Model, template: Template, job: Job) -> Prepared:
@@ -98,50 +94,45 @@ def answer(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepare
     except Exception as error:  # of any kind: memory, numbers that are not finite, a prompt too long
         if len(good) > 1:
             return [one for prepared in batch for one in answer(study, model, sampler, [prepared])]
-        answers = [Answer(_row(prepared, error=sentence(error))) for prepared in good]
+        answers = [(_row(prepared, error=sentence(error)), None) for prepared in good]
     made = dict(zip(map(id, good), answers, strict=True))
-    return [made.get(id(prepared)) or Answer(_row(prepared, error=prepared.error)) for prepared in batch]
+    return [made.get(id(prepared)) or (_row(prepared, error=prepared.error), None) for prepared in batch]
 
 
 def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]) -> list[Answer]:
     prompts = [prepared.prompt for prepared in batch if prepared.prompt is not None]
     seeds = [prepared.job.unit.seed(study.seed) for prepared in batch]
-    if not batch[0].job.traced:
+    if batch[0].job.traced:
+        done = trace(model, prompts, sampler, seeds=seeds, keep=study.keep)
+    else:
         done = generate(model, prompts, sampler, seeds)
-        return [
-            Answer(_scored(model, prepared, one.answer, one.steps)) for prepared, one in zip(batch, done, strict=True)
-        ]
-    traces = trace(model, prompts, sampler, seeds=seeds, keep=study.keep)
-    answers = []
-    for prepared, found in zip(batch, traces, strict=True):
-        row = _scored(model, prepared, found.answer, found.steps)
-        row = dataclasses.replace(row, trace=f"{TRACES}/{row.unit.file_name}")
-        answers.append(Answer(row, dataclasses.replace(found, metadata=_metadata(prepared, row))))
+    answers: list[Answer] = []
+    for prepared, one in zip(batch, done, strict=True):
+        prediction = model.text(one.answer)
+        scores = score(prediction, prepared.job.sample.answers)
+        row = _row(prepared, prediction=prediction, scores=scores, steps=one.steps)
+        if isinstance(one, Trace):
+            row = dataclasses.replace(row, trace=f"{TRACES}/{row.unit.file_name}")
+            answers.append((row, dataclasses.replace(one, metadata=_metadata(row))))
+        else:
+            answers.append((row, None))
     return answers
 
 
-def _scored(model: Model, prepared: Prepared, answer_ids: Any, steps: int) -> Row:
-    prediction = model.text(answer_ids)
-    return _row(prepared, prediction=prediction, scores=score(prediction, prepared.job.sample.answers), steps=steps)
-
-
 def _row(prepared: Prepared, **found: Any) -> Row:
-    job = prepared.job
-    question = NULL_QUESTION if job.unit.control == NULL_QUERY else job.sample.question
     if prepared.prompt is not None:
         found |= {"prompt_tokens": len(prepared.prompt.ids), "cut": sum(prepared.prompt.cut)}
-    return Row(
-        job.unit, job.number, job.condition.stressor, job.condition.labels, question, job.sample.answers, **found
-    )  # fmt: skip
+    row = Row.of(prepared.job, **found)
+    return dataclasses.replace(row, question=NULL_QUESTION) if row.unit.control == NULL_QUERY else row
 
 
-def _metadata(prepared: Prepared, row: Row) -> dict[str, Any]:
-    unit, condition = prepared.job.unit, prepared.job.condition
+def _metadata(row: Row) -> dict[str, Any]:
+    unit = row.unit
     return {
         "sample": unit.sample,
         "task": unit.task,
         "condition": unit.condition,
-        "labels": dict(condition.labels),
+        "labels": dict(row.labels),
         "control": unit.control,
         "control_of": unit.model,
         "question": row.question,

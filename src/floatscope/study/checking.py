@@ -9,19 +9,18 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from floatscope.errors import UserError
 from floatscope.files import read_json
+from floatscope.qa.readers.records import HUB
+from floatscope.qa.templates import read_template
 from floatscope.study.engine import Loading, Size, batches, loadings, size_of
 from floatscope.study.plan import ModelPlan, Study, TaskPlan
 from floatscope.study.units import load_task, missing_files, plan_jobs
-
-if TYPE_CHECKING:
-    from floatscope.models.families import Family
 
 
 @dataclass(frozen=True)
@@ -35,36 +34,51 @@ class Readiness:
 
 def check_study(study: Study) -> list[Readiness]:
     """One for each model, each task and the prompt template."""
-    found = [Readiness(f"model {plan.name}", plan.source, _model_lacks(study, plan)) for plan in study.models]
-    found += [Readiness(f"task {plan.name}", plan.source, _task_lacks(study, plan)) for plan in study.tasks]
-    return [*found, Readiness("prompt", study.prompt.template, _template_lacks(study))]
+    template = study.prompt.template
+    parts: list[tuple[str, str, Callable[[], object]]] = [
+        *((f"model {plan.name}", plan.source, partial(_check_model, study, plan)) for plan in study.models),
+        *((f"task {plan.name}", plan.source, partial(_check_task, study, plan)) for plan in study.tasks),
+        ("prompt", template, partial(read_template, template)),
+    ]
+    found = []
+    for part, source, check in parts:
+        try:
+            check()
+            found.append(Readiness(part, source))
+        except UserError as error:
+            found.append(Readiness(part, source, str(error)))
+    return found
 
 
-def _model_lacks(study: Study, plan: ModelPlan) -> str:
+def _check_model(study: Study, plan: ModelPlan) -> None:
+    """Raises what the model lacks."""
+    import torch
+
     from floatscope.models.adapters import absent_files, is_adapter, read_fork
     from floatscope.models.families import get_family
     from floatscope.models.loading import Place, read_config, refuse_pickles
+    from floatscope.study.answering import build_sampler
 
-    try:
-        folder = _local_folder(plan.source)
-        fork = read_fork(folder) if folder is not None and is_adapter(folder) else None
-        if folder is not None and fork is not None and (absent := absent_files(folder, fork)):
-            return f"{folder} lacks {absent[0]}"
-        folder = _local_folder(fork.parent) if fork else folder
-        if folder is None:
-            return "its weights are not on this machine: they will be downloaded from the hub when the study runs"
-        family = get_family(plan.family) if plan.family else None
-        if folder.is_dir():
-            config = read_config(folder)
-            refuse_pickles(folder)
-            family = family or Place(plan.source, folder, fork).family(config)
-            if shards := _missing_shards(folder):
-                return f"{len(shards)} of its weight files are missing, such as {shards[0]}"
-        if family is not None:
-            _try_samplers(study, plan, family)
-        return _device_lacks(plan)
-    except UserError as error:
-        return str(error)
+    folder = _local_folder(plan.source)
+    fork = read_fork(folder) if folder is not None and is_adapter(folder) else None
+    if folder is not None and fork is not None and (absent := absent_files(folder, fork)):
+        raise UserError(f"{folder} lacks {absent[0]}")
+    folder = _local_folder(fork.parent) if fork else folder
+    if folder is None:
+        raise UserError("its weights are not on this machine: they will be downloaded from the hub when the study runs")
+    family = get_family(plan.family) if plan.family else None
+    if folder.is_dir():
+        config = read_config(folder)
+        refuse_pickles(folder)
+        family = family or Place(plan.source, folder, fork).family(config)
+        if shards := _missing_shards(folder):
+            raise UserError(f"{len(shards)} of its weight files are missing, such as {shards[0]}")
+    if family is not None:
+        cells = [cell for task in study.tasks for cell in study.cells(task)]
+        for slots in sorted({cell.condition.slots or study.slots for cell in cells}):
+            build_sampler(study, plan, family, slots)
+    if plan.device is not None and plan.device.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"the device {plan.device} is not available on this machine")
 
 
 def _local_folder(source: str) -> Path | None:
@@ -92,43 +106,14 @@ def _missing_shards(folder: Path) -> list[str]:
     return sorted(name for name in names if not (folder / name).exists())
 
 
-def _try_samplers(study: Study, plan: ModelPlan, family: Family) -> None:
-    """Make every sampler that the study needs of the model; raises where one cannot be."""
-    from floatscope.study.answering import build_sampler
-
-    cells = [cell for task in study.tasks for cell in study.cells(task)]
-    for slots in sorted({cell.condition.slots or study.slots for cell in cells}):
-        build_sampler(study, plan, family, slots)
-
-
-def _device_lacks(plan: ModelPlan) -> str:
-    import torch
-
-    if plan.device is not None and plan.device.startswith("cuda") and not torch.cuda.is_available():
-        return f"the device {plan.device} is not available on this machine"
-    return ""
-
-
-def _task_lacks(study: Study, plan: TaskPlan) -> str:
+def _check_task(study: Study, plan: TaskPlan) -> None:
+    """Raises what the task lacks; a dataset of the hub is not fetched."""
     if missing := missing_files(plan):
-        return f"there is no file {' and no file '.join(missing)}"
-    if plan.source.startswith("hf:"):
-        return "" if find_spec("datasets") else "it needs the package datasets: pip install 'floatscope[datasets]'"
-    try:
+        raise UserError(f"there is no file {' and no file '.join(missing)}")
+    if not plan.source.startswith(HUB):
         load_task(study, plan)
-    except UserError as error:
-        return str(error)
-    return ""
-
-
-def _template_lacks(study: Study) -> str:
-    from floatscope.qa.templates import read_template
-
-    try:
-        read_template(study.prompt.template)
-    except UserError as error:
-        return str(error)
-    return ""
+    elif find_spec("datasets") is None:
+        raise UserError("it needs the package datasets: pip install 'floatscope[datasets]'")
 
 
 @dataclass(frozen=True)

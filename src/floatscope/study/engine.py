@@ -16,7 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -77,18 +77,19 @@ class Loading:
 
 
 def missing_units(jobs: Iterable[Job], done: Mapping[Unit, str | None], folder: Path) -> set[Unit]:
-    """Units without a row, and traced ones whose trace is not there or cannot be read."""
-    return {job.unit for job in jobs if job.unit not in done or (job.traced and not _has_trace(done[job.unit], folder))}
+    """Units without a row, and traced ones whose trace is not there or not as it was written."""
+    return {
+        job.unit
+        for job in jobs
+        if job.unit not in done or (job.traced and not _is_sound(folder / (done[job.unit] or "")))
+    }
 
 
-def _has_trace(trace: str | None, folder: Path) -> bool:
-    """Whether it is there, and every array as it was written."""
+def _is_sound(trace: Path) -> bool:
     from floatscope.traces import Trace
 
-    if trace is None or not (folder / trace).is_file():
-        return False
     try:
-        dict(Trace.load(folder / trace).arrays)  # reads them all
+        dict(Trace.load(trace).arrays)  # reads and checks them all
     except UserError:
         return False
     return True
@@ -117,15 +118,12 @@ def run_guesses(study: Study, jobs: Sequence[Job], missing: set[Unit]) -> Iterat
 
 
 def _guessed(study: Study, guess: Guess, job: Job) -> Row:
-    row = Row(
-        job.unit, job.number, job.condition.stressor, job.condition.labels, job.sample.question, job.sample.answers
-    )  # fmt: skip
     try:
         sample = job.task.under(job.condition, job.sample, study.seed)
     except UserError as error:
-        return replace(row, error=str(error))
+        return Row.of(job, error=str(error))
     prediction = guess(sample, random.Random(job.unit.seed(study.seed)))
-    return replace(row, prediction=prediction, scores=score(prediction, job.sample.answers))
+    return Row.of(job, prediction=prediction, scores=score(prediction, job.sample.answers))
 
 
 def run_share(
@@ -167,10 +165,10 @@ def _run_loading(
             continue
         todo = [built.pop(job.unit, None) or prepare(study, model, template, job) for job in jobs]
         answers = answer(study, model, samplers[todo[0].slots], todo)
-        for found in answers:
-            if found.trace is not None and found.row.trace is not None:
-                found.trace.save(folder / found.row.trace)
-        yield [found.row for found in answers]
+        for row, trace in answers:
+            if trace is not None and row.trace is not None:
+                trace.save(folder / row.trace)
+        yield [row for row, _ in answers]
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from floatscope.qa.guesses import GUESSES
 from floatscope.qa.metrics import METRICS
 from floatscope.qa.stressors import Label, label_types
 from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, ModelPlan, Study, read_study
-from floatscope.study.units import Unit, storable
+from floatscope.study.units import Job, Unit, storable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -76,6 +76,12 @@ class Row:
     error: str | None = None
     trace: str | None = None
     """Path in the run folder."""
+
+    @classmethod
+    def of(cls, job: Job, **found: Any) -> Row:
+        """The row of a job, with what was found."""
+        condition, sample = job.condition, job.sample
+        return cls(job.unit, job.number, condition.stressor, condition.labels, sample.question, sample.answers, **found)
 
     @property
     def values(self) -> tuple[object, ...]:
