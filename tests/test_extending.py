@@ -91,7 +91,7 @@ def call(folder, files, *arguments):
 
 HELP = {
     "net": (["families"], ["net ", "LlamaForCausalLM, bidirectional, logits same", "sampler llada", "Net-1B"]),
-    "left_to_right": (["trace", "--help"], ["autoregressive, left-to-right", "--stride INT left-to-right: Slots that"]),
+    "left_to_right": (["trace", "--help"], ["autoregressive, left-to-right", "--stride INT Slots that"]),
     "share": (["analyze", "--help"], ["share(0.05): received > a share of all attention"]),
     "echo": (["stress", "--help"], ["--echo", "How often the question is repeated; e.g. 0..3", "--word"]),
     "first_token": (["analyze", "--help"], ["first_token: what the first token receives, by layer"]),

@@ -38,30 +38,24 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_WHERE = {
-    "AutoregressiveSampler": "decoding",
-    "Document": "qa.samples",
-    "DreamSampler": "decoding",
-    "FAMILIES": "models.families",
-    "Family": "models.families",
-    "Generation": "decoding",
-    "LLaDASampler": "decoding",
-    "Model": "models.model",
-    "Prompt": "canvas",
-    "Sample": "qa.samples",
-    "ThresholdSampler": "decoding",
-    "Trace": "traces",
-    "UserError": "errors",
-    "Visibility": "models.visibility",
-    "build_canvas": "qa.prompts",
-    "build_prompt": "qa.prompts",
-    "check": "models.check",
-    "generate": "decoding",
-    "import_reference": "traces",
-    "load": "models.loading",
-    "trace": "tracing",
-    "world": "qa",
-}
+_NAMES = {
+    "canvas": ("Prompt",),
+    "decoding": (
+        "AutoregressiveSampler", "DreamSampler", "Generation", "LLaDASampler", "ThresholdSampler", "generate",
+    ),
+    "errors": ("UserError",),
+    "models.check": ("check",),
+    "models.families": ("FAMILIES", "Family"),
+    "models.loading": ("load",),
+    "models.model": ("Model",),
+    "models.visibility": ("Visibility",),
+    "qa": ("world",),
+    "qa.prompts": ("build_canvas", "build_prompt"),
+    "qa.samples": ("Document", "Sample"),
+    "traces": ("Trace", "import_reference"),
+    "tracing": ("trace",),
+}  # fmt: skip
+_WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 NOTEBOOK_VIEWS["Trace"] = "floatscope.report.player:trace_html"
 

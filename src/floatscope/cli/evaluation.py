@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from floatscope.cli.shared import Loading
+
 if TYPE_CHECKING:
     from floatscope.study.plan import Curve, TaskPlan
 
@@ -17,7 +19,7 @@ _FLAG = Parameter(negative="")
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Asking:
+class Asking(Loading):
     """What evaluate and stress have in common."""
 
     model: Annotated[tuple[str, ...], REPEATED]
@@ -57,12 +59,6 @@ class Asking:
     """Leave out records that cannot be read, instead of stopping."""
     retry: Annotated[bool, _FLAG] = False
     """Run units again that failed before."""
-    family: str | None = None
-    """Name of a family or a TOML file, if it is not recognised."""
-    dtype: str | None = None
-    """float32, bfloat16, ..."""
-    device: str | None = None
-    """cpu, cuda, mps, ..."""
 
 
 def evaluate(asking: Asking, *, documents: str = "0,5") -> int:
@@ -105,9 +101,8 @@ def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdo
 
 def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
     """Write the study of the flags, run it, print its tables."""
-    from floatscope.cli.studies import exit_code, run_shown
+    from floatscope.cli.studies import run_shown
     from floatscope.study.plan import ModelPlan, PromptPlan, Study
-    from floatscope.study.reporting import tables_text
 
     tasks = tuple(_task(text, asking) for text in asking.task)
     study = Study(
@@ -124,11 +119,7 @@ def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
         traces=asking.trace,
         prompt=PromptPlan(asking.prompt, asking.raw),
     )
-    outcome = run_shown(study, asking.out, retry=asking.retry)
-    if outcome is None:
-        return 130
-    print(tables_text(outcome.run, "markdown"))
-    return exit_code(outcome.run)
+    return run_shown(study, asking.out, asking.retry)
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ A verb annotates its parameters with them; annotations are texts until the verb 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, make_dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_type_hints
@@ -25,19 +26,28 @@ def sampler_flags() -> type:
 
     names: Any = Literal[tuple(SAMPLERS)]  # pyright: ignore[reportInvalidTypeForm]
     choice = Parameter(name="--sampler", help="How slots are filled; default: the way of the model's family.")
-    kinds: dict[str, list[Any]] = {}
-    texts: dict[str, dict[str, list[str]]] = {}
-    for name, sampler in SAMPLERS.items():
-        hints, help_of = get_type_hints(sampler), texts_under_fields(sampler)
-        for field in fields(sampler):
-            kinds.setdefault(field.name, []).append(hints[field.name])
-            texts.setdefault(field.name, {}).setdefault(help_of.get(field.name, ""), []).append(name)
     panel = Group("Settings of the sampler", sort_key=1)
     flags: list[tuple[str, Any, None]] = [("name", Annotated[names | None, choice], None)]
-    for setting, found in kinds.items():
-        told = " ".join(f"{', '.join(owners)}: {text}" for text, owners in texts[setting].items())
-        flags.append((setting, Annotated[Union[*found, None], Parameter(help=told, group=panel)], None))
+    for setting, (found, told) in shared_fields(SAMPLERS).items():
+        kinds = [kind for kind, _ in found.values()]
+        flags.append((setting, Annotated[Union[*kinds, None], Parameter(help=told, group=panel)], None))
     return Parameter(name="*")(make_dataclass("SamplerFlags", flags, frozen=True, namespace={"__module__": __name__}))
+
+
+def shared_fields(owners: Mapping[str, type]) -> dict[str, tuple[dict[str, tuple[Any, Any]], str]]:
+    """The fields of some dataclasses by name: type and default for each owner, and one help for all of them."""
+    kinds: dict[str, dict[str, tuple[Any, Any]]] = {}
+    texts: dict[str, dict[str, list[str]]] = {}
+    for owner, settings in owners.items():
+        hints, help_of = get_type_hints(settings), texts_under_fields(settings)
+        for field in fields(settings):
+            kinds.setdefault(field.name, {})[owner] = (hints[field.name], field.default)
+            texts.setdefault(field.name, {}).setdefault(help_of.get(field.name) or field.name, []).append(owner)
+    helps = {
+        name: " ".join(f"{text.rstrip('.')} ({', '.join(names)})." for text, names in said.items())
+        for name, said in texts.items()
+    }
+    return {name: (found, helps[name]) for name, found in kinds.items()}
 
 
 def texts_under_fields(settings: type) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from floatscope.cli.shared import load_model
+from floatscope.cli.shared import DEFAULT_LOADING, Loading
 
 
 def serve(
@@ -14,8 +14,7 @@ def serve(
     port: int = 8765,
     host: str = "127.0.0.1",
     open_page: Annotated[bool, Parameter(name="--open", negative="")] = False,
-    dtype: str | None = None,
-    device: str | None = None,
+    loading: Loading = DEFAULT_LOADING,
 ) -> None:
     """Serve a page on this machine to type a question and documents and watch models denoise, step by step.
 
@@ -31,10 +30,6 @@ def serve(
         Who can reach it: 127.0.0.1 is this machine only. Another address opens it to the network, without a password.
     open_page
         Open the page in the browser.
-    dtype
-        float32, bfloat16, ...; default: float32 on a CPU, the checkpoint's own elsewhere.
-    device
-        cpu, cuda, mps, ...
     """
     import webbrowser
 
@@ -43,7 +38,7 @@ def serve(
     from floatscope.live.server import LiveServer
 
     with LiveServer(host, port) as server:  # before the models are loaded: a port in use is told at once
-        server.open_with([load_model(source, None, dtype, device) for source in models or TWINS])
+        server.open_with([loading.load(source) for source in models or TWINS])
         names = one_line(", ".join(server.models))
         who = "; whoever reaches this machine can use it" if server.everywhere else ""
         print(f"floatscope: serving {names} at {server.url} (Ctrl-C ends it{who})", flush=True)

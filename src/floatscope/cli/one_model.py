@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from floatscope.cli import flags
-from floatscope.cli.shared import literal_console, load_model, progress_bar
+from floatscope.cli.shared import DEFAULT_LOADING, Loading, literal_console, progress_bar
 from floatscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ def trace(
     out: Path,
     settings: flags.SamplerFlags | None = None,
     keep: Literal["compact", "groups", "heads", "matrices"] = "compact",
-    family: str | None = None,
-    dtype: str | None = None,
-    device: str | None = None,
+    loading: Loading = DEFAULT_LOADING,
 ) -> None:
     """Answer a question with a model and capture attention at every step into one file.
 
@@ -51,12 +49,6 @@ def trace(
         Where the trace goes; its folder must exist.
     keep
         How much to keep: compact, groups (rows by region at token resolution), heads (every head), matrices (all, for small canvases).
-    family
-        Name of a family or a TOML file, if it is not recognised.
-    dtype
-        float32, bfloat16, ...; default: float32 on a CPU, the checkpoint's own elsewhere.
-    device
-        cpu, cuda, mps, ...
     """  # noqa: E501  an example must stay on one line to be copied
     from floatscope.files import writable
     from floatscope.qa.prompts import build_prompt
@@ -65,7 +57,7 @@ def trace(
     documents = _documents(doc, gold)
     _require_text(question, *answer)
     writable(out)
-    loaded = load_model(model, family, dtype, device)
+    loaded = loading.load(model)
     if loaded.tokenizer is None:
         raise UserError(f"{model} has no tokenizer beside its weights, so text cannot be read: add tokenizer.json")
     how = loaded.sampler(**({} if settings is None else vars(settings)))
@@ -88,7 +80,7 @@ def trace(
     _show_trace(found, out)
 
 
-def check(model: str, *, family: str | None = None, dtype: str | None = None, device: str | None = None) -> int:
+def check(model: str, *, loading: Loading = DEFAULT_LOADING) -> int:
     """Let the tap prove itself on a model: rows sum to 1, output equals SDPA, visibility, effect of tokens and pads.
 
     Example: floatscope check path/to/checkpoint
@@ -97,19 +89,13 @@ def check(model: str, *, family: str | None = None, dtype: str | None = None, de
     ----------
     model
         A folder, a .gguf file or a hub id.
-    family
-        Name of a family or a TOML file, if it is not recognised.
-    dtype
-        float32, bfloat16, ...
-    device
-        cpu, cuda, mps, ...
     """
     from rich.table import Table
     from rich.text import Text
 
     from floatscope.models.check import check as run
 
-    loaded = load_model(model, family, dtype, device, check=False)
+    loaded = loading.load(model, check=False)
     findings = run(loaded)
     table = Table("check", "result", "detail", title=repr(loaded), title_justify="left")
     for finding in findings:

