@@ -14,75 +14,54 @@ from typing import TYPE_CHECKING, Any
 
 from floatscope.registry import NOTEBOOK_VIEWS
 
-if TYPE_CHECKING:
-    from floatscope.canvas import Prompt
-    from floatscope.decoding import (
-        AutoregressiveSampler,
-        DreamSampler,
-        Generation,
-        LLaDASampler,
-        ThresholdSampler,
-        generate,
-    )
-    from floatscope.errors import UserError
-    from floatscope.models.check import check
-    from floatscope.models.families import FAMILIES, Family
-    from floatscope.models.loading import load
-    from floatscope.models.model import Model
-    from floatscope.models.visibility import Visibility
-    from floatscope.qa import world
-    from floatscope.qa.prompts import build_canvas, build_prompt
-    from floatscope.qa.samples import Document, Sample
-    from floatscope.traces import Trace, import_reference
-    from floatscope.tracing import trace
+if TYPE_CHECKING:  # what type checkers read; at run time `_NAMES` says the same
+    from floatscope.canvas import Prompt as Prompt
+    from floatscope.decoding import AutoregressiveSampler as AutoregressiveSampler
+    from floatscope.decoding import DreamSampler as DreamSampler
+    from floatscope.decoding import Generation as Generation
+    from floatscope.decoding import LLaDASampler as LLaDASampler
+    from floatscope.decoding import ThresholdSampler as ThresholdSampler
+    from floatscope.decoding import generate as generate
+    from floatscope.errors import UserError as UserError
+    from floatscope.models.check import check as check
+    from floatscope.models.families import FAMILIES as FAMILIES
+    from floatscope.models.families import Family as Family
+    from floatscope.models.loading import load as load
+    from floatscope.models.model import Model as Model
+    from floatscope.models.visibility import Visibility as Visibility
+    from floatscope.qa import world as world
+    from floatscope.qa.prompts import build_canvas as build_canvas
+    from floatscope.qa.prompts import build_prompt as build_prompt
+    from floatscope.qa.samples import Document as Document
+    from floatscope.qa.samples import Sample as Sample
+    from floatscope.traces import Trace as Trace
+    from floatscope.traces import import_reference as import_reference
+    from floatscope.tracing import trace as trace
 
 __version__ = "0.1.0"
 
-_NAMES = {
-    "canvas": ("Prompt",),
-    "decoding": (
-        "AutoregressiveSampler", "DreamSampler", "Generation", "LLaDASampler", "ThresholdSampler", "generate",
-    ),
-    "errors": ("UserError",),
-    "models.check": ("check",),
-    "models.families": ("FAMILIES", "Family"),
+_NAMES = {  # in the order of the work: load, decode, trace, ask
     "models.loading": ("load",),
+    "models.check": ("check",),
     "models.model": ("Model",),
+    "models.families": ("Family", "FAMILIES"),
     "models.visibility": ("Visibility",),
-    "qa": ("world",),
-    "qa.prompts": ("build_canvas", "build_prompt"),
-    "qa.samples": ("Document", "Sample"),
-    "traces": ("Trace", "import_reference"),
+    "decoding": (
+        "generate", "Generation", "LLaDASampler", "DreamSampler", "ThresholdSampler", "AutoregressiveSampler",
+    ),
     "tracing": ("trace",),
+    "traces": ("Trace", "import_reference"),
+    "qa.samples": ("Sample", "Document"),
+    "canvas": ("Prompt",),
+    "qa.prompts": ("build_prompt", "build_canvas"),
+    "qa": ("world",),
+    "errors": ("UserError",),
 }  # fmt: skip
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 NOTEBOOK_VIEWS["Trace"] = "floatscope.report.player:trace_html"
 
-__all__ = [  # noqa: RUF022  the order of the public API: load, decode, trace, ask, errors
-    "load",
-    "check",
-    "Model",
-    "Family",
-    "FAMILIES",
-    "Visibility",
-    "generate",
-    "Generation",
-    "LLaDASampler",
-    "DreamSampler",
-    "ThresholdSampler",
-    "AutoregressiveSampler",
-    "trace",
-    "Trace",
-    "import_reference",
-    "Sample",
-    "Document",
-    "Prompt",
-    "build_prompt",
-    "build_canvas",
-    "world",
-    "UserError",
-]
+__all__ = list(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
