@@ -1,6 +1,7 @@
 """Is there a bos sink? Received attention at bos per layer, of the twins and their controls, by floatscope's traces.
 
     python benchmarks/bos_sink.py --samples 50 --documents 10
+    python benchmarks/bos_sink.py twins/parent twins/arm       # checkpoints of one's own
 
 Each model reads the same test prompts; the numbers are means over prompts of received attention at bos (column mean of
 the head-mean matrix) at the first step, when no answer is written yet. "parent, full" is the parent's weights under
@@ -44,14 +45,17 @@ def received_at_bos(model: Model, samples: list[fs.Sample]) -> tuple[np.ndarray,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="*", help="names or folders; default: the twins and their controls")
     parser.add_argument("--samples", type=int, default=50)
     parser.add_argument("--documents", type=int, default=10)
     options = parser.parse_args()
     samples = fs.world.World(0).samples("rag", options.samples, documents=options.documents)
     with tempfile.TemporaryDirectory() as folder:
-        models = {name: fs.load(f"twin-{name}") for name in ("arm", "parent", "parent-untrained", "dream", "llada")}
-        models["parent, full"] = parent_with_full_visibility(Path(folder))
-        models["untrained, full"] = fs.load("twin-dream-untrained")
+        models = {name: fs.load(name) for name in options.models}
+        if not models:
+            models = {name: fs.load(f"twin-{name}") for name in ("arm", "parent", "parent-untrained", "dream", "llada")}
+            models["parent, full"] = parent_with_full_visibility(Path(folder))
+            models["untrained, full"] = fs.load("twin-dream-untrained")
         print("| model | visibility | layer 1 | 2 | 3 | 4 | 5 | uniform |\n|---|---|---|---|---|---|---|---|")
         for name, model in models.items():
             layers, uniform = received_at_bos(model, samples)

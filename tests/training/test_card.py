@@ -42,16 +42,17 @@ def test_a_table_has_the_columns_of_its_results_and_a_verdict_per_bar():
 def test_a_twins_card_says_how_it_was_made_and_what_it_can_do(tmp_path, monkeypatch):
     monkeypatch.setattr(gates, "SLOTS", (4, 6))
     shape = TwinShape(width=32, layers=2, heads=2, hidden=32)
-    recipe = TwinRecipe(steps=2, batch=2, rate=1e-3, warmup=1)
+    recipe = TwinRecipe(steps=2, batch=2, rate=1e-3, warmup=1, muon=False)
     out = train("parent", tmp_path / "twin", recipe=recipe, shape=shape, seed=4)
     results = report(out, 2)
     card = (out / "README.md").read_text()
     last = json.loads((out / "log.jsonl").read_text().splitlines()[-1])
     for line in (
         "# twin-parent",
-        "- Command: `floatscope train --twin parent --out DIR --seed 4`",
+        "- Command: `floatscope train --twin parent --out DIR --seed 4 --steps 2 --batch 2 --rate 0.001 --warmup 1 "
+        "--no-muon`",
         "- seed 4, steps 2, batch 2, rate 0.001, warmup 1, floor 0.05, horizon 0, cooldown 0, clip 1.0, decay 0.05, "
-        "text 0.1, whole 0.15, hint 1.0, patience 120, hopping 400",
+        "text 0.1, gap 0.3, full 0.5, whole 0.15, hint 1.0, muon False, passages 0.2, patience 120, hopping 400",
         f"- Trained for 2 steps, {last['tokens']:,} tokens, 0 minutes; last loss {last['loss']}. Log: log.jsonl.",
         *table(results).splitlines(),
     ):
@@ -71,8 +72,8 @@ def test_an_adapters_card_says_how_it_was_made_and_what_it_can_do(parent, data_f
     for line in (
         f"- Parent: {parent}",
         "- Mask token: id 3, its embedding trained too",
-        f"- Command: `floatscope adapt {parent} --to dream --data questions.jsonl --out DIR --steps 7 --seed 0 "
-        "--rank 2 --window 16 --held-out 14`",
+        f"- Command: `floatscope adapt {parent} --to dream --data questions.jsonl --out DIR --seed 0 --steps 7 "
+        "--batch 2 --warmup 1 --rank 2 --window 16 --held-out 14`",
         "- batch 2, rate 0.001, warmup 1, floor 0.1, clip 1.0",
         f"- Trained for 7 steps, {rows[-1]['tokens']:,} tokens, 0 minutes; last loss {rows[-1]['loss']}",
         "- Data, of which about 14 questions were held out by passage:",

@@ -9,12 +9,13 @@ import torch
 from floatscope.models.twins import TwinShape, make_model
 from floatscope.qa.world.vocabulary import make_tokenizer
 from floatscope.training.learner import AdapterLearner, TwinLearner
-from floatscope.training.objective import ALL_MASKED, T_MIN, draw_masks, loss_of, make_target
+from floatscope.training.objective import T_MIN, draw_masks, loss_of, make_target
 from floatscope.training.recipe import AdapterRecipe, TwinRecipe
 from floatscope.training.stream import (
     ANSWER,
     FIRST,
     FIRST_EOS,
+    GAP,
     HOP,
     LATER_EOS,
     PADDING,
@@ -89,7 +90,9 @@ def test_half_of_the_answer_maskings_leave_no_answer_in_sight():
     wide = ExampleBatch(*(tensor.expand(4000, -1) for tensor in (BATCH.ids, BATCH.roles, BATCH.questions)), BATCH.found)
     masked, weights = draw_masks(wide, TWIN, generator())
     full = (weights[:, 3] == WEIGHTS[ANSWER]) & masked[:, 3:7].all(1)
-    assert abs(float(full.float().mean()) - ALL_MASKED * (1 - TWIN.whole)) < 0.03
+    assert abs(float(full.float().mean()) - 0.5 * (1 - TWIN.whole)) < 0.03
+    masked, _ = draw_masks(wide, replace(TWIN, full=1.0, whole=0.0), generator())
+    assert masked[:, 3:7].all() and not masked[:, :3].any()
 
 
 def test_a_sequence_masked_as_a_whole_has_one_ratio_and_weighs_as_text_does():
@@ -106,7 +109,7 @@ def test_the_loss_is_the_weighted_cross_entropy_of_plain_logits(objective):
     model = make_model(make_tokenizer(), 1, TwinShape(width=32, layers=2, heads=2, hidden=32)).eval()
     learner = TwinLearner(model, objective, make_tokenizer())
     target = make_target(objective, BATCH, MASK, TWIN, generator(2))
-    loss, *_ = loss_of(learner, target, None if objective == "arm" else BATCH.roles != PADDING)
+    loss, _ = loss_of(learner, target, None if objective == "arm" else BATCH.roles != PADDING)
     logits = model(input_ids=target.inputs[:, :7]).logits.detach().log_softmax(-1)  # without the pad
     by_hand = -sum(
         float(weight) * float(logits[b, row, label])
@@ -160,8 +163,10 @@ QUESTION = Example(
     [PROMPT] * 4 + [ANSWER] * 2 + [FIRST_EOS] + [LATER_EOS] * 2,
     [-1] * 4 + [0] * 5,
 )
+# a text with a gap of five tokens to be written
+WRITTEN = Example([0, *range(70, 82)], [PROMPT] + [TEXT] * 4 + [GAP] * 5 + [TEXT] * 3, [-1] * 5 + [0] * 5 + [-1] * 3)
 RUNNING = Example([0, *range(50, 64)], [PROMPT] + [TEXT] * 14, [-1] + [0] * 14)
-WEIGHT = {**WEIGHTS, TEXT: 0.05}
+WEIGHT = {**WEIGHTS, TEXT: 0.05, GAP: 0.2}
 
 
 def ratios(running, seed=0):
@@ -182,18 +187,18 @@ def fork(parent):
 
 @pytest.mark.parametrize("objective", ["arm", "dream", "llada"])
 def test_an_adapters_loss_is_the_plain_weighted_sum(fork, objective):
-    given = pack([QUESTION, RUNNING], EOS)
+    given = pack([QUESTION, RUNNING, WRITTEN], EOS)
     target = make_target(objective, given, fork.mask_id, ADAPTER, generator())
     visible = given.roles != PADDING
     with torch.no_grad():
-        loss, right, answers = loss_of(fork, target, visible)
-        expected, total, seen = 0.0, 0.0, 0
+        loss, counts = loss_of(fork, target, visible)
+        expected, total, right, seen = 0.0, 0.0, {ANSWER: 0, GAP: 0}, {ANSWER: 0, GAP: 0}
         if objective == "arm":
-            masked, ratio = torch.ones_like(given.ids, dtype=torch.bool), torch.ones(2, 1)
+            masked, ratio = torch.ones_like(given.ids, dtype=torch.bool), torch.ones(3, 1)
         else:
-            masked, ratio = draw_masks(given, ADAPTER, generator())[0], ratios([False, True])
+            masked, ratio = draw_masks(given, ADAPTER, generator())[0], ratios([False, True, False])
             assert torch.equal(target.inputs, torch.where(masked, fork.mask_id, given.ids))
-        for b, (ids, roles) in enumerate((one.ids, one.roles) for one in (QUESTION, RUNNING)):
+        for b, (ids, roles) in enumerate((one.ids, one.roles) for one in (QUESTION, RUNNING, WRITTEN)):
             # one sequence at a time, without padding
             inputs = target.inputs[b : b + 1, : len(ids)]
             rows = torch.tensor([[0, place] for place in range(len(ids))])
@@ -205,9 +210,11 @@ def test_an_adapters_loss_is_the_plain_weighted_sum(fork, objective):
                     continue
                 row = place if objective == "llada" else place - 1
                 expected -= WEIGHT[role] / float(ratio[b]) * float(scores[row, label])
-                seen += role == ANSWER
+                if role in seen:
+                    seen[role] += 1
+                    right[role] += int(scores[row].argmax()) == label
     assert float(loss) == pytest.approx(expected / total, rel=1e-4)
-    assert answers == seen and 0 <= right <= seen
+    assert counts.tolist() == [[right[role], seen[role]] for role in (ANSWER, GAP)] and seen[GAP] > 0
 
 
 def test_prompts_and_padding_are_never_masked_and_half_of_the_questions_are_masked_whole():

@@ -24,3 +24,13 @@ def test_a_cooldown_takes_the_rate_to_nothing():
 def test_nothing_can_be_trained_with_none(name):
     with pytest.raises(UserError, match=f"{name} is 0: use at least 1"):
         AdapterRecipe(**{name: 0})
+
+
+def test_every_number_of_a_recipe_has_its_least_and_a_share_its_most():
+    for wrong in ({"rate": -1.0}, {"rate": float("nan")}, {"clip": float("inf")}, {"warmup": -1}, {"running": 1.5}):
+        ((name, value),) = wrong.items()
+        with pytest.raises(
+            UserError, match=rf"{name} is {value}: use at least 0{', at most 1' * (name == 'running')}\.$"
+        ):
+            AdapterRecipe(**wrong)
+    assert TwinRecipe(steps=1, batch=1, rate=0.0, passages=1.0).passages == 1.0

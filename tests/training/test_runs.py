@@ -53,7 +53,7 @@ def test_a_resumed_twin_ends_in_the_same_weights(twin, twin_parent, tmp_path):
     last = rows_of(tmp_path / "whole")[-1]
     assert rows[-1]["tokens"] == last["tokens"] > 0 and rows[-1]["right"] == last["right"]
     assert rows[0] == {"twin": twin, "seed": 0, **asdict(QUICK)}
-    assert rows[-1].keys() == {"step", "tokens", "loss", "right", "documents", "rate", "seconds"}
+    assert rows[-1].keys() == {"step", "tokens", "loss", "right", "documents", "gaps", "rate", "seconds"}
 
 
 def test_a_killed_twin_ends_in_the_same_weights_and_log(tmp_path):
@@ -94,7 +94,7 @@ def test_a_resumed_run_ends_in_the_same_adapter(to, parent, data_file, tmp_path)
         assert whole.keys() == parts.keys() and all(torch.equal(whole[key], parts[key]) for key in whole)
     rows, same = rows_of(out), rows_of(trained)
     assert [row.get("step") for row in rows] == [None, 3, 5, 7]
-    assert rows[-1].keys() == {"step", "tokens", "loss", "right", "rate", "seconds"}
+    assert rows[-1].keys() == {"step", "tokens", "loss", "right", "gaps", "rate", "seconds"}
     assert rows[-1]["tokens"] == same[-1]["tokens"] and rows[-1]["loss"] == same[-1]["loss"]
 
 

@@ -6,7 +6,18 @@ import floatscope as fs
 from floatscope.qa.samples import Document, Sample
 from floatscope.qa.world import World
 from floatscope.training import gates
-from floatscope.training.gates import GATES, HARDER, Gate, answer, guess_in_world, judge_answers, measure_twin
+from floatscope.training.gates import (
+    GATES,
+    HARDER,
+    PASSAGES,
+    Gate,
+    answer,
+    guess_in_world,
+    judge_answers,
+    judge_passages,
+    measure_twin,
+    write,
+)
 
 WORLD = World(0)
 
@@ -76,8 +87,43 @@ def test_all_cells_are_measured_and_those_of_dreams_own_schedule_with_its_sample
     monkeypatch.setattr(gates, "answer", lambda model, samples, *how: asked.append(how) or [""] * len(samples))
     told = []
     results = measure_twin(fs.load("twin-dream", check=False), 5, lambda *now: told.append(now))
+    passages, results = results[-4:], results[:-4]
+    assert [(r["gate"], r["n"], r["right"]) for r in passages] == [(gate.name, 2, 0.0) for gate in PASSAGES]
+    assert told[-4:] == [(gate.name, len(results) + place, len(told)) for place, gate in enumerate(PASSAGES)]
+    written = asked[len(results) :]  # each passage in as many slots as it has tokens
+    assert written and all(slots >= 32 and (batch, name) == (50, "llada") for slots, batch, name in written)
+    told, asked = told[:-4], asked[: len(results)]
     cells = [(r["gate"], r["slots"], r["n"]) for r in results]
     expected = [(gate.name, slots, 5) for slots in (3, 4) for gate in GATES] + [(g.name, 3, 2) for g in HARDER]
     assert cells[:-2] == expected and [n for *_, n in cells[-2:]] == [2, 2]
-    assert told == [(f"{name}, {slots} slots", place, len(cells)) for place, (name, slots, _) in enumerate(cells)]
+    assert told == [(f"{name}, {slots} slots", place, len(cells) + 4) for place, (name, slots, _) in enumerate(cells)]
     assert asked[:-2] == [(slots, 50, "llada") for _, slots, _ in cells[:-2]] and asked[-2:] == 2 * [(3, 50, None)]
+
+
+@pytest.mark.parametrize(("twin", "kind"), [("twin-arm", "passages"), ("twin-llada", "passages-infill")])
+def test_passages_are_written_into_as_many_slots_as_their_text_has_tokens(twin, kind):
+    """As a plain loop over single canvases writes them."""
+    model = fs.load(twin)
+    samples = WORLD.samples(kind, 3, documents=5)
+    expected = []
+    for sample in samples:
+        slots = len(model.tokenizer.tokenize(sample.answers[0]))
+        mdm = model.mask_id is not None
+        sampler = fs.LLaDASampler(steps=slots, length=slots) if mdm else fs.AutoregressiveSampler(length=slots)
+        canvas = fs.build_canvas(model.tokenizer, sample.before, slots, sample.after)
+        ids = fs.generate(model, canvas, sampler).answer.tolist()
+        said = ids[: ids.index(2)] if 2 in ids else ids
+        expected.append(model.tokenizer.decode(said).strip())
+    assert write(model, samples, "llada" if twin == "twin-llada" else None) == expected and any(expected)
+
+
+def test_passages_are_judged_by_their_facts():
+    gate = Gate("passages", "passages", 5, least=0.6)
+    samples = WORLD.samples("passages", 4, documents=5)
+    told = [sample.answers[0] for sample in samples]
+    wrong = told[0].replace(told[0].split(". ")[0], told[1].split(". ")[0])  # one fact for one of another passage
+    result = judge_passages(gate, samples, [wrong, told[1], "", told[3]])
+    assert result["right"] == pytest.approx((0.8 + 1 + 0 + 1) / 4) and result["passed"] is True and result["n"] == 4
+    assert (result["wrong"], result["invented"]) == (0.0, 0.05)
+    assert 0.2 <= result["guess_relation"] < 1
+    assert judge_passages(gate, samples, ["", "", *told[2:]])["passed"] is False

@@ -1,15 +1,17 @@
 """The world's stream: contexts that read as prompts do, questions asked once, lessons that end when they are learnt."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
 
 from floatscope.qa.world import World
+from floatscope.qa.world.accounts import read_facts
 from floatscope.qa.world.vocabulary import make_tokenizer
 from floatscope.training import world_stream
 from floatscope.training.recipe import TwinRecipe
-from floatscope.training.stream import ANSWER, FIRST, FIRST_EOS, HOP, LATER_EOS, TEXT
+from floatscope.training.stream import ANSWER, FIRST, FIRST_EOS, GAP, HOP, LATER_EOS, PADDING, TEXT
 from floatscope.training.world_stream import Lesson, WorldStream, lessons_of
 
 RECIPE = TwinRecipe(steps=12, batch=2, rate=1e-3)
@@ -65,6 +67,42 @@ def test_a_question_is_asked_once():
         return count
 
     assert repeated(lesson) == 0 < repeated(replace(lesson, once=False))
+
+
+def test_a_passage_is_notes_and_their_account_with_a_gap_anywhere():
+    tokenizer = make_tokenizer()
+    stream = stream_of(Lesson(1, {"binding": 1.0}, passages=1.0), batch=16)
+    layouts, eos, sizes = Counter(), 0, []
+    for step in range(16):
+        batch = stream.at(step)
+        for ids, roles, questions in zip(batch.ids, batch.roles, batch.questions, strict=True):
+            assert ids[0] == tokenizer.bos_token_id and tokenizer.unk_token_id not in ids
+            assert torch.equal(questions >= 0, (roles == GAP) | (roles == FIRST_EOS) | (roles == LATER_EOS))
+            gap = (roles == GAP).nonzero().flatten().tolist()
+            assert gap == list(range(gap[0], gap[-1] + 1))
+            text = tokenizer.decode(ids[1:][(roles[1:] == TEXT) | (roles[1:] == GAP)])
+            parts = [read_facts(part) for part in text.split("\n")]
+            assert len(parts) == 2 and parts[0] == parts[1] != []  # told twice, in one order
+            line = (ids == tokenizer.convert_tokens_to_ids("\n")).nonzero().item()
+            after = int(roles[gap[-1] + 1]) if gap[-1] + 1 < len(roles) else PADDING
+            layouts["left" if gap[0] < line else "inside" if after == TEXT else "end"] += 1
+            if after == FIRST_EOS:
+                eos += 1
+                assert set(roles[gap[-1] + 2 :].tolist()) <= {LATER_EOS, PADDING}
+            else:
+                assert FIRST_EOS not in roles
+            sizes.append(len(gap))
+    assert min(layouts.values()) > 30 and len(layouts) == 3 and eos > 30
+    assert min(sizes) == 1 and max(sizes) > 60
+
+
+def test_passages_come_at_their_share_and_not_before_a_parent_can_bind():
+    batches = [stream_of(*lessons_of("llada", replace(RECIPE, passages=0.3)), batch=16).at(step) for step in range(8)]
+    rows = [GAP in row for batch in batches for row in batch.roles]
+    assert abs(sum(rows) / len(rows) - 0.3) < 0.12
+    lessons = lessons_of("parent", replace(RECIPE, passages=0.3))
+    assert [lesson.passages for lesson in lessons] == [0.0] * 3 + [0.3] * 4
+    assert [lesson.passages for lesson in lessons_of("llada", replace(RECIPE, passages=0.0))] == [0.0]
 
 
 def test_all_forks_have_one_lesson_and_a_parent_goes_from_one_document_to_ten():

@@ -16,6 +16,8 @@ from cyclopts import Group, Parameter
 def __getattr__(name: str) -> Any:
     if name == "SamplerFlags":
         return sampler_flags()
+    if name == "TwinFlags":
+        return twin_flags()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -48,6 +50,20 @@ def shared_fields(owners: Mapping[str, type]) -> dict[str, tuple[dict[str, tuple
         for name, said in texts.items()
     }
     return {name: (found, helps[name]) for name, found in kinds.items()}
+
+
+@cache
+def twin_flags() -> type:
+    """Every number of a twin's recipe; one that is not given is None."""
+    from floatscope.training.recipe import TwinRecipe
+
+    hints, texts = get_type_hints(TwinRecipe), texts_under_fields(TwinRecipe)
+    panel = Group("The recipe, where it is not the twin's own", sort_key=1)
+    flags: list[tuple[str, Any, None]] = [
+        (part.name, Annotated[hints[part.name] | None, Parameter(help=texts[part.name], group=panel)], None)
+        for part in fields(TwinRecipe)
+    ]
+    return Parameter(name="*")(make_dataclass("TwinFlags", flags, frozen=True, namespace={"__module__": __name__}))
 
 
 def texts_under_fields(settings: type) -> dict[str, str]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from floatscope.cli import flags
 from floatscope.cli.shared import progress_bar
 from floatscope.errors import UserError
+from floatscope.training.recipe import AdapterRecipe
 
 if TYPE_CHECKING:
     from floatscope.training.trainer import Listener, Progress
+
+USUAL = AdapterRecipe()
 
 
 def train(
@@ -22,6 +27,7 @@ def train(
     parent: Path | None = None,
     seed: int = 0,
     samples: int = 500,
+    recipe: flags.TwinFlags | None = None,
 ) -> None:
     """Train a twin into a folder, measure its gates and write its card; run it again to take up a stopped run.
 
@@ -43,7 +49,9 @@ def train(
     _require_samples(samples)
     from floatscope.training import runs
 
-    _run(f"training {twin}", lambda tell: runs.train(twin, out, parent=parent, seed=seed, progress=tell), samples)
+    given = {name: value for name, value in asdict(recipe).items() if value is not None} if recipe else {}
+    chosen = replace(runs.RECIPES[twin], **given)
+    _run(f"training {twin}", lambda tell: runs.train(twin, out, parent, chosen, seed, progress=tell), samples)
 
 
 def adapt(
@@ -53,11 +61,8 @@ def adapt(
     to: Literal["dream", "llada", "arm"],
     data: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=True)],
     out: Path,
-    steps: int = 150,
     seed: int = 0,
-    rank: int = 16,
-    window: int = 40,
-    held_out: int = 400,
+    recipe: Annotated[AdapterRecipe, Parameter(name="*")] = USUAL,
     split_only: Annotated[bool, Parameter(negative="")] = False,
     merge: Annotated[bool, Parameter(negative="")] = False,
     data_note: str = "",
@@ -78,16 +83,8 @@ def adapt(
         Files of questions with answers and gold passages, in any shape that `evaluate` reads.
     out
         Folder for checkpoint, log, adapter, card and held-out questions; made if it is not there.
-    steps
-        Batches of 8 sequences, about 1200 tokens each.
     seed
         Of the adapter's first weights, the stream and the masks; forks of one seed see the same stream.
-    rank
-        Of the adapter's matrices.
-    window
-        Tokens that a document is cut to.
-    held_out
-        Questions to measure on, not trained on; none of their gold passages is trained on either.
     split_only
         Only write OUT/held_out.jsonl: questions that no fork of this data is trained on.
     merge
@@ -101,9 +98,7 @@ def adapt(
     """
     _require_samples(samples)
     from floatscope.training import runs
-    from floatscope.training.recipe import AdapterRecipe
 
-    recipe = AdapterRecipe(steps=steps, rank=rank, window=window, held_out=held_out)
     if split_only:
         count = runs.split_only(parent, data, out, recipe)
         print(f"{count} held-out questions: {out / runs.HELD_OUT}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from floatscope.models.shipped import UNTRAINED
 from floatscope.qa.readers import read_samples
 from floatscope.training.gates import ADAPTER_SLOTS, GateResult, Teller, measure_adapter, measure_twin, table
 from floatscope.training.passages import HELD_OUT
+from floatscope.training.recipe import RECIPES, AdapterRecipe, Recipe
 from floatscope.training.trainer import LOG
 
 _TWINS = {
@@ -29,12 +31,13 @@ _FORKS = {
     "llada": "A LLaDA-style masked diffusion fork: full visibility, row i predicts position i.",
 }
 _LICENCES = {"smollm2-135m": "SmolLM2-135M-Instruct by Hugging Face, Apache-2.0"}
-_OPTIONS = {"steps": "steps", "seed": "seed", "rank": "rank", "window": "window", "held_out": "held-out"}
 _MDM = f"{ADAPTER_SLOTS} slots, one per step, the surest first, eos last."
 _DECODING = {"arm": f"Greedy, {ADAPTER_SLOTS} tokens at most.", "dream": _MDM, "llada": _MDM}
 _WORLD = """"right" is exact match after normalisation; MDMs fill one slot per step, the surest first.
 "guess: type" takes any name of the answer's type, "guess: relation" any object that the documents state for the asked
-relation."""
+relation.
+Of passages, "right" is the share of the gap's facts that the twin tells; "wrong" contradict the text around the gap and
+"invented" are unknown to it, both per fact of the gap."""
 _PASSAGES = """"right": an accepted answer stands in what the model says, after normalisation. {decoding}
 Documents are windows of about {window} tokens.
 "guess" is the chance of being right with any name or number in the documents, or, without documents, with the commonest
@@ -70,7 +73,7 @@ def write_card(folder: Path, results: Sequence[GateResult], data_note: str = "")
     if twin := settings.get("twin"):
         title, what, notes = f"twin-{twin}", _TWINS[twin], _WORLD
         facts = [
-            f"Command: `floatscope train --twin {twin} --out DIR --seed {settings['seed']}`",
+            f"Command: `floatscope train --twin {twin} --out DIR {_flags(settings, RECIPES[twin])}`",
             ", ".join(f"{name} {value}" for name, value in settings.items() if name != "twin"),
             f"{trained}. Log: {LOG}.",
             "World: `fs.world.World(0)`; gates are measured on its test split, whose fresh facts no training saw.",
@@ -83,10 +86,17 @@ def write_card(folder: Path, results: Sequence[GateResult], data_note: str = "")
     replace_text(folder / "gates.json", json.dumps(list(results), indent=1) + "\n")
 
 
+def _flags(settings: dict[str, Any], usual: Recipe) -> str:
+    """The seed, and every number that is not the usual one, as the command line takes them."""
+    unlike = {name: settings[name] for name, value in asdict(usual).items() if settings.get(name, value) != value}
+    flags = [(name.replace("_", "-"), value) for name, value in {"seed": settings["seed"], **unlike}.items()]
+    return " ".join(f"--no-{flag}" if value is False else f"--{flag} {value}" for flag, value in flags)
+
+
 def _about_adapter(settings: dict[str, Any], trained: str, data_note: str) -> tuple[str, list[str], str]:
     """What it is, how it was made, how to read its gates."""
     parent, to, mask_id = settings["parent"], settings["to"], settings["mask_id"]
-    options = " ".join(f"--{option} {settings[name]}" for name, option in _OPTIONS.items())
+    options = _flags(settings, AdapterRecipe())
     files = "".join(f"\n  - {name}, SHA-256 `{digest}`" for name, digest in settings["data"].items())
     facts = [
         f"Parent: {parent}" + (f" ({_LICENCES[parent]})" if parent in _LICENCES else ""),

@@ -1,7 +1,7 @@
 """Gates: what a trained model must be able to do, beside what guessing gives; a missed bar is printed as a miss.
 
-Twins are asked for closed-book facts, binding, noise and two hops in the world's test split, which training never saw;
-adapters for what they answer and recover of held-out questions.
+Twins are asked for closed-book facts, binding, noise, two hops and passages in the world's test split, which training
+never saw; adapters for what they answer and recover of held-out questions.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from floatscope.decoding import generate
 from floatscope.models.model import Model
 from floatscope.qa.guesses import most_common_answer
 from floatscope.qa.metrics import accuracy, exact_match
-from floatscope.qa.prompts import build_prompt, surroundings
+from floatscope.qa.prompts import build_canvas, build_prompt, surroundings
 from floatscope.qa.samples import Sample
 from floatscope.qa.world import World
+from floatscope.qa.world.accounts import guess_facts, read_facts, score_facts
 from floatscope.qa.world.relations import RELATIONS, UNANSWERABLE
 from floatscope.statistics import Interval, mean_interval, paired_difference, proportion_interval
 
@@ -55,12 +56,17 @@ def judge(
 
 
 def answer(model: Model, samples: Sequence[Sample], slots: int, batch: int, sampler: str | None = None) -> list[str]:
-    """What the model says to each sample, asked in bare prompts; an MDM fills one slot per step.
+    """What the model says to each sample, asked in bare prompts, or writes into a passage's gap of so many slots.
 
-    sampler: the name of another than the model's own; `batch`: samples at once.
+    An MDM fills one slot per step; sampler: the name of another than the model's own; `batch`: samples at once.
     """
     chosen = model.sampler({"steps": slots}, name=sampler, length=slots)
-    prompts = [build_prompt(model.tokenizer, sample.question, sample.documents, raw=True) for sample in samples]
+    prompts = [
+        build_canvas(model.tokenizer, sample.before, slots, sample.after)
+        if sample.is_passage
+        else build_prompt(model.tokenizer, sample.question, sample.documents, raw=True)
+        for sample in samples
+    ]
     parts = [prompts[start : start + batch] for start in range(0, len(prompts), batch)]
     return [model.text(found.answer) for part in parts for found in generate(model, part, chosen)]
 
@@ -128,21 +134,55 @@ PUBLISHED = (
 )
 
 
+PASSAGES = (
+    Gate("passages continued, 5 facts", "passages", 5, 0.7),
+    Gate("passages infilled, 5 facts", "passages-infill", 5, 0.7),
+    Gate("passages mirrored, 5 facts", "passages-mirrored", 5, 0.7),
+    Gate("passages continued, 8 facts", "passages", 8),
+)
+
+
 def measure_twin(model: Model, n: int, progress: Teller | None = None) -> list[GateResult]:
-    """The gates with n samples at each number of slots, the harder cells with half of them at the fewest slots."""
+    """The gates with n samples at each number of slots, the harder cells with half of them at the fewest slots.
+
+    Passages, too, with half of them; each has as many slots as its text has tokens. An ARM can only continue them.
+    """
     world = World(0)
-    cells = [(gate, n, count) for count in SLOTS for gate in GATES]
+    cells: list[tuple[Gate, int, int | None]] = [(gate, n, count) for count in SLOTS for gate in GATES]
     more = PUBLISHED if model.family.name == "dream" else ()
     cells += [(gate, max(1, n // 2), SLOTS[0]) for gate in (*HARDER, *more)]
+    written = [gate for gate in PASSAGES if gate.kind == "passages" or model.mask_id is not None]
+    cells += [(gate, max(1, n // 2), None) for gate in written]
     results = []
     for done, (gate, count, slots) in enumerate(cells):
         if progress:
-            progress(f"{gate.name}, {slots} slots", done, len(cells))
+            progress(f"{gate.name}, {slots} slots" if slots else gate.name, done, len(cells))
         samples = world.samples(gate.kind, count, split=SPLIT, documents=gate.documents, **gate.settings)
-        own = gate.published or model.mask_id is None
-        said = answer(model, samples, slots, BATCH, None if own else "llada")
-        results.append(judge_answers(gate, slots, samples, said, world))
+        sampler = None if gate.published or model.mask_id is None else "llada"
+        if slots is None:
+            results.append(judge_passages(gate, samples, write(model, samples, sampler)))
+        else:
+            results.append(judge_answers(gate, slots, samples, answer(model, samples, slots, BATCH, sampler), world))
     return results
+
+
+def write(model: Model, samples: Sequence[Sample], sampler: str | None = None) -> list[str]:
+    """What the model writes into the gap of each passage, in as many slots as its own text has tokens."""
+    tokenizer: Any = model.tokenizer
+    sizes = [len(tokenizer(sample.answers[0], add_special_tokens=False)["input_ids"]) for sample in samples]
+    said: dict[str, str] = {}
+    for size in sorted(set(sizes)):
+        alike = [sample for sample, own in zip(samples, sizes, strict=True) if own == size]
+        said |= zip((sample.id for sample in alike), answer(model, alike, size, BATCH, sampler), strict=True)
+    return [said[sample.id] for sample in samples]
+
+
+def judge_passages(gate: Gate, samples: Sequence[Sample], said: Sequence[str]) -> GateResult:
+    """The mean share of facts that are right, beside those that are wrong, invented, and right by a guess."""
+    scores = [score_facts(sample, text) for sample, text in zip(samples, said, strict=True)]
+    beside = {name: sum(score[name] for score in scores) / len(scores) for name in ("wrong", "invented")}
+    beside["guess_relation"] = sum(map(guess_facts, samples)) / len(samples)
+    return judge(gate.name, mean_interval([score["right"] for score in scores]), beside, gate.least)
 
 
 def judge_answers(gate: Gate, slots: int, samples: Sequence[Sample], said: Sequence[str], world: World) -> GateResult:
@@ -163,15 +203,7 @@ def guess_in_world(sample: Sample, world: World) -> tuple[float, float]:
         return 0.0, 0.0
     if sample.documents and not any(sample.answers[0] in document.text for document in sample.documents):
         return 1 / len(pool), 0.0  # whatever is stated is wrong
-    stated = 0
-    for document in sample.documents:
-        sentences = [sentence.rstrip(".") for sentence in document.text.split(". ")]
-        forms = [statement.format(s=document.title, o="\0").split("\0") for statement in relation.statements]
-        stated += any(
-            sentence.startswith(before) and sentence.endswith(after.rstrip(".")) and len(sentence) > len(before + after)
-            for before, after in forms
-            for sentence in sentences
-        )
+    stated = sum(relation.name in {fact[1] for fact in read_facts(one.text)} for one in sample.documents)
     return 1 / len(pool), (1 / stated if stated else 1 / len(pool))
 
 

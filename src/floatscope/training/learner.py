@@ -101,13 +101,16 @@ class TwinLearner(Learner):
         super().__init__(backbone, to, tokenizer, tokenizer.mask_token_id, f"twin-{twin}")
 
     def optimizers(self, recipe: Recipe) -> list[torch.optim.Optimizer]:
-        """Muon for the matrices of the layers, AdamW for embeddings and norms, at one rate."""
+        """Muon for the matrices of the layers, AdamW for embeddings and norms (or for all), at one rate."""
         parameters = self.parameters()
         matrices = [p for name, p in parameters.items() if p.ndim > 1 and "embed" not in name]
         rest = [
             {"params": [self.embedding.weight], "weight_decay": recipe.decay},
             {"params": [p for p in parameters.values() if p.ndim == 1], "weight_decay": 0.0},
         ]
+        if not getattr(recipe, "muon", True):
+            rest[0]["params"] += matrices
+            return [torch.optim.AdamW(rest, lr=recipe.rate, betas=BETAS)]
         return [
             torch.optim.Muon(matrices, lr=recipe.rate, weight_decay=recipe.decay, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(rest, lr=recipe.rate, betas=BETAS),

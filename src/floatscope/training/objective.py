@@ -2,9 +2,9 @@
 
 - arm: every token is predicted from those before it.
 - dream, llada: some tokens are masked and predicted from all others, by the row before them (dream: shifted logits) or
-  by their own row (llada). Each question has its mask ratio t ~ U(T_MIN, 1) and the weight 1/t (LLaDA, arXiv
-  2502.09992); in half of the sequences with answers t = 1, as decoding starts. A share of sequences (`recipe.whole`)
-  is masked as a whole instead, prompt and all, with one t.
+  by their own row (llada). Each question, and each gap in running text, has its mask ratio t ~ U(T_MIN, 1) and the
+  weight 1/t (LLaDA, arXiv 2502.09992); in a share of the sequences with answers or gaps (`recipe.full`) t = 1, as
+  decoding starts. A share of sequences (`recipe.whole`) is masked as a whole instead, prompt and all, with one t.
 The weights of all tokens of a batch, masked or not, norm its loss, which makes the three objectives comparable.
 """
 
@@ -18,12 +18,22 @@ from torch.nn.functional import cross_entropy
 
 from floatscope.training.learner import Learner
 from floatscope.training.recipe import Recipe
-from floatscope.training.stream import ANSWER, FIRST, FIRST_EOS, HOP, LATER_EOS, PADDING, PROMPT, TEXT, ExampleBatch
+from floatscope.training.stream import (
+    ANSWER,
+    FIRST,
+    FIRST_EOS,
+    GAP,
+    HOP,
+    LATER_EOS,
+    PADDING,
+    PROMPT,
+    TEXT,
+    ExampleBatch,
+)
 
 # A later eos weighs little, or confident eos slots would cut answers short.
 WEIGHTS = {PADDING: 0.0, PROMPT: 0.0, ANSWER: 1.0, FIRST_EOS: 1.0, LATER_EOS: 0.05, FIRST: 1.0, HOP: 4.0}
 T_MIN = 0.1
-ALL_MASKED = 0.5  # share of sequences with every answer slot masked
 FULL = 32  # hinted tokens in a batch from which on hints weigh in full
 
 
@@ -36,6 +46,7 @@ class Target:
     labels: Tensor  # [N]
     weights: Tensor  # [N], they sum to about 1
     answers: Tensor  # [N] bool: answer tokens proper, no eos and no text
+    gaps: Tensor  # [N] bool: tokens of gaps in running text
     hinted: Tensor  # [H] those of the N that come with hints
     found: Tensor  # [H, 2] the words that name what the first hop finds
 
@@ -44,7 +55,7 @@ class Target:
 
 
 def role_weights(roles: Tensor, recipe: Recipe) -> Tensor:
-    weights = {**WEIGHTS, TEXT: recipe.text}
+    weights = {**WEIGHTS, TEXT: recipe.text, GAP: recipe.gap}
     return torch.tensor([weights[role] for role in sorted(weights)])[roles]
 
 
@@ -69,8 +80,9 @@ def make_target(
     first = (batch.roles == FIRST) | (batch.roles == HOP)
     number = first.flatten().cumsum(0).view_as(first) - 1  # of a first token, in reading order
     hinted = first[at].nonzero().flatten()
-    answers = (batch.roles[at] == ANSWER) | first[at]
-    return Target(inputs, rows, batch.ids[at], weights[at] / total, answers, hinted, batch.found[number[at][hinted]])
+    answers, gaps = (batch.roles[at] == ANSWER) | first[at], batch.roles[at] == GAP
+    found = batch.found[number[at][hinted]]
+    return Target(inputs, rows, batch.ids[at], weights[at] / total, answers, gaps, hinted, found)
 
 
 def draw_masks(batch: ExampleBatch, recipe: Recipe, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -88,7 +100,7 @@ def draw_masks(batch: ExampleBatch, recipe: Recipe, generator: torch.Generator) 
     per_sequence = ratio() if recipe.whole else torch.ones(size, 1)
     per_question = ratio(max(1, int(batch.questions.max()) + 1)).gather(1, batch.questions.clamp(min=0))  # [B, T]
     running = ((batch.roles == TEXT) & (batch.questions >= 0)).any(1, keepdim=True)  # text to be masked, no answers
-    full = (draw() < ALL_MASKED) & ~running
+    full = (draw() < recipe.full) & ~running
     t = torch.where(whole, per_sequence, per_question.masked_fill(full, 1.0))
     may = torch.where(whole, batch.roles != PADDING, batch.questions >= 0)
     may[:, 0] = False
@@ -97,8 +109,10 @@ def draw_masks(batch: ExampleBatch, recipe: Recipe, generator: torch.Generator) 
     return masked, torch.where(whole, weights.clamp(max=recipe.text), weights) / t
 
 
-def loss_of(learner: Learner, target: Target, visible: Tensor | None, hint: float = 0.0) -> tuple[Tensor, int, int]:
-    """Weighted cross-entropy, right answer tokens and answer tokens; the head runs on the chosen rows only.
+def loss_of(learner: Learner, target: Target, visible: Tensor | None, hint: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Weighted cross-entropy; and [2, 2]: of answer tokens, and of tokens of gaps, how many are right of how many.
+
+    The head runs on the chosen rows only.
 
     `visible` [B, T] is false at padding; `hint` is the weight of the hints.
     """
@@ -108,8 +122,9 @@ def loss_of(learner: Learner, target: Target, visible: Tensor | None, hint: floa
     loss = (cross_entropy(logits, target.labels, reduction="none") * target.weights).sum()
     if hint and len(target.hinted):
         loss = loss + hint * min(1.0, len(target.hinted) / FULL) * _hints(learner, states, target)
-    right = (logits.detach().argmax(-1) == target.labels)[target.answers]
-    return loss, int(right.sum()), len(right)
+    right = logits.detach().argmax(-1) == target.labels
+    asked = torch.stack([target.answers, target.gaps])  # [2, N]
+    return loss, torch.stack([(asked & right).sum(1), asked.sum(1)], dim=1).cpu()
 
 
 def _hints(learner: Learner, states: tuple[Tensor, ...], target: Target) -> Tensor:

@@ -22,16 +22,20 @@ from floatscope.qa.prompts import build_prompt, find_answers, surroundings
 from floatscope.qa.readers import read_samples
 from floatscope.qa.retrieval import BM25Retriever, find_distractors
 from floatscope.qa.samples import Document, Sample
-from floatscope.training.stream import ANSWER, FIRST_EOS, LATER_EOS, PROMPT, TEXT, Example, Stream, draw_slots
+from floatscope.training.recipe import AdapterRecipe
+from floatscope.training.stream import ANSWER, FIRST_EOS, GAP, LATER_EOS, PROMPT, TEXT, Example, Stream, draw_slots
 
 HELD_OUT = "held_out.jsonl"
 LONGEST_ANSWER = 15  # tokens: with its eos it fits the most slots that the stream has
 DISTRACTORS = 9
 OVERLAP = 13  # words in a row that no held-out passage shares with training
-CLOSED, RUNNING = 0.1, 0.25  # shares of closed-book questions and of running text; the rest has documents
-DOCUMENTS = range(1, 11)
+CLOSED = 0.13  # share of closed-book questions; the rest have documents
+DOCUMENTS = 10
 SLOTS = (4, 16)
-LENGTHS = (64, 128)  # tokens of running text
+LENGTHS = (64, 192)  # tokens of running text ...
+GAPS = (8, 96)  # ... and of what is to be written of it, at most three quarters
+PLACES = ("end", "start", "anywhere", "scattered")  # of the gap; scattered: any token may be masked
+TRIED = 64  # examples of each kind that tell how long they are
 
 
 @dataclass(frozen=True)
@@ -204,42 +208,57 @@ class PassageStream(Stream):
     name = "adapting"
     per_round = 16
 
-    def __init__(self, data: Data, windows: Windows, tokenizer: Any, seed: int, batch: int) -> None:
-        super().__init__(seed, batch, int(tokenizer.eos_token_id))
-        self.data, self.windows, self.tokenizer = data, windows, tokenizer
+    def __init__(self, data: Data, windows: Windows, tokenizer: Any, seed: int, recipe: AdapterRecipe) -> None:
+        super().__init__(seed, recipe.batch, int(tokenizer.eos_token_id))
+        self.data, self.windows, self.tokenizer, self.recipe = data, windows, tokenizer, recipe
         self._bos = surroundings(tokenizer)[0]
+        self.state = {"documents": DOCUMENTS}
+        rng = random.Random("lengths")
+        text, asked = (sum(len(make(rng).ids) for _ in range(TRIED)) for make in (self._running_text, self._question))
+        weights = (1 - recipe.running) * text, recipe.running * asked
+        self._running = weights[1] / sum(weights)  # share of sequences that gives the share of tokens
+
+    def begin_round(self, step: int) -> None:
+        if self.recipe.ramp:
+            self.state["documents"] = min(DOCUMENTS, 1 + (DOCUMENTS - 1) * step // self.recipe.ramp)
 
     def example(self, rng: random.Random) -> Example:
-        kind = rng.random()
-        if kind < RUNNING:
-            return self._running_text(rng.choice(self.data.passages), rng)
+        return self._running_text(rng) if rng.random() < self._running else self._question(rng)
+
+    def _question(self, rng: random.Random) -> Example:
+        """The prompt that evaluation uses, then the answer and eos up to the number of slots, at least one."""
         sample = rng.choice(self.data.train)
         gold, answer = self.windows.gold(sample, rng)
         documents: list[Document] = []
-        if kind >= RUNNING + CLOSED:
-            others = rng.choices(DOCUMENTS, [1 / k for k in DOCUMENTS])[0] - 1
+        if rng.random() >= CLOSED:
+            counts = range(1, self.state["documents"] + 1)
+            others = rng.choices(counts, [1 / k for k in counts])[0] - 1
             nearest = self.data.distractors(sample)[:others] if others else ()
             documents = [replace(one, text=self.windows.cut(one.text, rng)) for one in nearest]
             rng.shuffle(documents)
             documents.insert(rng.randint(0, len(documents)), gold)
-        return self._question(sample, documents, answer, draw_slots(rng, *SLOTS))
-
-    def _question(self, sample: Sample, documents: list[Document], answer: str, slots: int) -> Example:
-        """The prompt that evaluation uses, then the answer and eos up to the number of slots, at least one."""
         example = Example()
         example.add(build_prompt(self.tokenizer, sample.question, documents, raw=True).ids.tolist(), PROMPT)
         ids = self.tokenizer(f" {answer}", add_special_tokens=False)["input_ids"]
         example.add(ids, ANSWER, 0)
         example.add([self.filler], FIRST_EOS, 0)
-        example.add([self.filler] * (slots - len(ids) - 1), LATER_EOS, 0)
+        example.add([self.filler] * (draw_slots(rng, *SLOTS) - len(ids) - 1), LATER_EOS, 0)
         return example
 
-    def _running_text(self, passage: Document, rng: random.Random) -> Example:
-        """A piece of a passage, any token of which may be masked."""
-        text = self.windows.cut(passage.text, rng, size=rng.randint(*LENGTHS))
+    def _running_text(self, rng: random.Random) -> Example:
+        """A piece of a passage with a gap to be written: at its end, at its start or in between."""
+        text = self.windows.cut(rng.choice(self.data.passages).text, rng, size=rng.randint(*LENGTHS))
+        ids, place = self.tokenizer(text, add_special_tokens=False)["input_ids"], rng.choice(PLACES)
         example = Example()
         example.add(self._bos, PROMPT)
-        example.add(self.tokenizer(text, add_special_tokens=False)["input_ids"], TEXT, 0)
+        if place == "scattered":
+            example.add(ids, TEXT, 0)
+            return example
+        size = min(draw_slots(rng, *GAPS), max(1, len(ids) * 3 // 4))
+        start = {"end": len(ids) - size, "start": 0}.get(place, rng.randint(0, len(ids) - size))
+        example.add(ids[:start], TEXT)
+        example.add(ids[start : start + size], GAP, 0)
+        example.add(ids[start + size :], TEXT)
         return example
 
 

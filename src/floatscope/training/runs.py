@@ -89,7 +89,7 @@ def adapt(
     windows = Windows(learner.tokenizer, recipe.window)
     data = read_data(files, recipe.held_out, windows)
     held_out = held_out_samples(data, windows)
-    stream = PassageStream(data, windows, learner.tokenizer, seed, recipe.batch)
+    stream = PassageStream(data, windows, learner.tokenizer, seed, recipe)
     about = {"to": to, "parent": str(parent), "parent_sha256": learner.parent_sha256, "data": data.files}
     trainer = Trainer(learner, stream, recipe, seed, out, {**about, "mask_id": learner.mask_id})
     with writing(out):

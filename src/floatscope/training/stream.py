@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 import torch
 
 # What a token is to the objective. FIRST and HOP are tokens from which an answer in the documents, to a question of one
-# and of two hops, can start to be filled in; ANSWER is any other token of an answer.
-PADDING, PROMPT, TEXT, ANSWER, FIRST_EOS, LATER_EOS, FIRST, HOP = range(8)
+# and of two hops, can start to be filled in; ANSWER is any other token of an answer. GAP is one of running text that is
+# to be written.
+PADDING, PROMPT, TEXT, ANSWER, FIRST_EOS, LATER_EOS, FIRST, HOP, GAP = range(9)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ class Trainer:
         """
         self.learner.backbone.train()
         last = min(self.recipe.steps, stop_after or self.recipe.steps)
-        recent: list[tuple[float, int, int]] = []  # since the last line of the log
+        recent: list[tuple[float, torch.Tensor]] = []  # since the last line of the log
         while self.step < last:
             began = time.perf_counter()
             measured = self._one_step()
@@ -123,11 +123,10 @@ class Trainer:
             self.seconds += time.perf_counter() - began
             at_end = self.step == last
             if self.step % log_every == 0 or at_end:
-                losses, right, answers = zip(*recent, strict=True)
-                share = round(sum(right) / sum(answers), 4) if sum(answers) else None
-                rate = round(rate_at(self.step - 1, self.recipe), 7)
-                loss = round(sum(losses) / len(losses), 5)
-                self._log({"loss": loss, "right": share, **self.stream.told(), "rate": rate})
+                losses, counts = zip(*recent, strict=True)
+                right, gaps = (round(r / n, 4) if n else None for r, n in torch.stack(counts).sum(0).tolist())
+                row = {"loss": round(sum(losses) / len(losses), 5), "right": right, **self.stream.told(), "gaps": gaps}
+                self._log(row | {"rate": round(rate_at(self.step - 1, self.recipe), 7)})
                 recent = []
             found: dict[str, Any] = {}
             if read_out is not None and self.step % READ_EVERY == 0:
@@ -144,8 +143,8 @@ class Trainer:
                 self.learner.write(self.out)
         return done
 
-    def _one_step(self) -> tuple[float, int, int]:
-        """Loss, right answer tokens and answer tokens."""
+    def _one_step(self) -> tuple[float, torch.Tensor]:
+        """The loss, and the counts of `loss_of`."""
         learner, recipe = self.learner, self.recipe
         for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
             group["lr"] = rate_at(self.step, recipe)
@@ -160,18 +159,20 @@ class Trainer:
         # Under causal visibility padding on the right is seen by padding only.
         visible = None if learner.to == "arm" else batch.roles != PADDING
         with torch.autocast("cuda", torch.bfloat16) if learner.device.type == "cuda" else nullcontext():
-            loss, right, answers = loss_of(learner, target, visible, recipe.hint)
+            loss, counts = loss_of(learner, target, visible, getattr(recipe, "hint", 0.0))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), recipe.clip)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
         self.tokens += batch.tokens
-        self.stream.hear(right / answers if answers else 0.0)
+        right, answers = counts[0].tolist()
+        if answers:
+            self.stream.hear(right / answers)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise UserError(f"The loss is {value} at step {self.step}: the parent's numbers overflow; lower the rate.")
-        return value, right, answers
+        return value, counts
 
     def _log(self, found: dict[str, Any]) -> None:
         """One JSON line more; the first line of a log is the settings of the run."""

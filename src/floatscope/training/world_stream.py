@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
@@ -12,11 +12,24 @@ from transformers import PreTrainedTokenizerFast
 from floatscope.qa.samples import Document
 from floatscope.qa.templates import read_template
 from floatscope.qa.world import World
+from floatscope.qa.world.accounts import LAYOUTS, make_passage
 from floatscope.qa.world.draws import Draw
+from floatscope.qa.world.kinds import MAX_FACTS
 from floatscope.qa.world.relations import PATHS, UNANSWERABLE, Entity, Fact, Path, Relation
 from floatscope.qa.world.vocabulary import BOS_ID, EOS_ID, PAD_ID
 from floatscope.training.recipe import TwinRecipe
-from floatscope.training.stream import ANSWER, FIRST, FIRST_EOS, HOP, LATER_EOS, TEXT, Example, Stream, draw_slots
+from floatscope.training.stream import (
+    ANSWER,
+    FIRST,
+    FIRST_EOS,
+    GAP,
+    HOP,
+    LATER_EOS,
+    TEXT,
+    Example,
+    Stream,
+    draw_slots,
+)
 
 CHAINED = 4  # two-hop contexts hold two chains and more, so that the relation alone does not give the answer
 PASS, WINDOW = 0.9, 32  # a lesson ends when this share of answer tokens was right over so many steps
@@ -40,6 +53,7 @@ class Lesson:
     stable: float = 0.0  # share of questions about stable facts, in contexts with documents
     near: float = 0.0  # share of binding contexts in which two subjects share their key word
     plain: bool = False  # documents of one plain statement
+    passages: float = 0.0  # share of sequences that are passages to write
     once: bool = False  # no question twice in a context: to a masked model its answer could stand in sight
     patience: int | None = None  # it ends at the latest after so many steps; None: only when it is learnt
 
@@ -47,7 +61,8 @@ class Lesson:
 def lessons_of(twin: str, recipe: TwinRecipe) -> tuple[Lesson, ...]:
     """The lessons of a parent; the one lesson of its forks."""
     if twin != "parent":
-        return (Lesson(DOCUMENTS[-1], _FORKED, slots=32, unanswerable=0.05, stable=0.05, near=0.2, once=True),)
+        mixed = Lesson(DOCUMENTS[-1], _FORKED, slots=32, unanswerable=0.05, stable=0.05, near=0.2, once=True)
+        return (replace(mixed, passages=recipe.passages),)
     lessons = []
     for count in DOCUMENTS:
         patience = None if count < BINDING else recipe.hopping if count <= HOPPING else recipe.patience
@@ -55,7 +70,8 @@ def lessons_of(twin: str, recipe: TwinRecipe) -> tuple[Lesson, ...]:
             lessons.append(Lesson(count, {"binding": 1.0}, plain=True, patience=patience))
         else:
             mix = _HOPS if count <= HOPPING else _MIX
-            lessons.append(Lesson(count, mix, unanswerable=0.05, stable=0.05, near=0.15, patience=patience))
+            mixed = Lesson(count, mix, unanswerable=0.05, stable=0.05, near=0.15, patience=patience)
+            lessons.append(replace(mixed, passages=recipe.passages))
     return tuple(lessons)
 
 
@@ -105,8 +121,10 @@ class WorldStream(Stream):
         return {"right": round(sum(recent) / max(1, len(recent)), 4), "documents": self.lesson.documents}
 
     def example(self, rng: random.Random) -> Example:
-        """A context, and questions to it with their answers."""
+        """A context, and questions to it with their answers; or a passage."""
         lesson, draw = self.lesson, Draw(self.world, "train", rng)
+        if lesson.passages and rng.random() < lesson.passages:
+            return self._passage(draw)
         kind = rng.choices(list(lesson.kinds), list(lesson.kinds.values()))[0]
         documents, asks = context(draw, lesson, kind)
         slots = draw_slots(rng, 2, lesson.slots) if lesson.slots else 0
@@ -127,6 +145,26 @@ class WorldStream(Stream):
             self._answer(example, ask, slots, number)
         return example
 
+    def _passage(self, draw: Draw) -> Example:
+        """A passage and its gap, which half of the time is whole sentences and else begins and ends at any token.
+
+        Eos follow a gap at the end of the text, as many as slots may be left there.
+        """
+        rng = draw.rng
+        layout = rng.choice(LAYOUTS)
+        sample = make_passage(draw, rng.randint(1, MAX_FACTS), layout, "", {})
+        before, account, after = (self._encode(text).ids for text in (sample.before, sample.answers[0], sample.after))
+        size = len(account) if rng.random() < 0.5 else draw_slots(rng, 1, len(account))
+        start = rng.randint(0, len(account) - size)
+        stop = start + size
+        example = Example()
+        example.add([BOS_ID, *before, *account[:start]], TEXT)
+        example.add(account[start:stop], GAP, 0)
+        example.add([*account[stop:], *after], TEXT)
+        if layout == "continue" and stop == len(account):
+            self._fill(example, draw_slots(rng, 1, 32) - 1, 0)
+        return example
+
     def _answer(self, example: Example, ask: Ask, slots: int, number: int) -> None:
         answer = self._encode(ask.answer).ids
         if ask.found:
@@ -136,9 +174,12 @@ class WorldStream(Stream):
             example.found += starts * [self._encode(f"{ask.found.key} {ask.found.companion}").ids]
         else:
             example.add(answer, ANSWER, number)
-        fill = max(slots, len(answer)) - len(answer) if slots else 1
-        example.add([EOS_ID] * min(fill, 1), FIRST_EOS, number)
-        example.add([EOS_ID] * max(fill - 1, 0), LATER_EOS, number)
+        self._fill(example, max(slots, len(answer)) - len(answer) if slots else 1, number)
+
+    def _fill(self, example: Example, left: int, number: int) -> None:
+        """Eos in the slots that are left over."""
+        example.add([EOS_ID] * min(left, 1), FIRST_EOS, number)
+        example.add([EOS_ID] * max(left - 1, 0), LATER_EOS, number)
 
     def _choose(self, rng: random.Random, asks: list[Ask], draws: Iterator[Ask]) -> Ask:
         """Mostly the next question to the documents; some are about stable facts, some have no answer."""

@@ -9,7 +9,7 @@ from floatscope.qa.world.vocabulary import SPECIALS, make_tokenizer, vocabulary
 
 def test_world_text_survives_the_round_trip_without_unknown_words():
     tokenizer, world = make_tokenizer(), World(0)
-    for kind in KINDS:
+    for kind in (kind for kind, row in KINDS.items() if not row.layout):  # passages: test_accounts
         for sample in world.samples(kind, 20, documents=0 if kind.startswith("closed") else 12):
             prompt = build_prompt(tokenizer, sample.question, sample.documents)
             assert tokenizer.unk_token_id not in prompt.ids

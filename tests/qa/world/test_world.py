@@ -17,7 +17,7 @@ TYPES = {
     entity.name: kind for pools in (WORLD.stable, *WORLD.fresh.values()) for kind in pools for entity in pools[kind]
 }
 LEARNT = {(fact.subject.name, fact.relation.name): fact.object.name for fact in WORLD.stable_facts}
-OPEN = [kind for kind in KINDS if not kind.startswith("closed")]
+OPEN = [kind for kind in KINDS if not kind.startswith(("closed", "passages"))]
 
 
 def holds(text: str, name: str) -> bool:
@@ -140,6 +140,8 @@ def test_the_most_documents_fit_the_context():
         ({"kind": "rag", "n": 1, "documents": 3, "noise": "loud"}, "Unknown noise"),
         ({"kind": "rag", "n": 1, "documents": MAX_DOCUMENTS + 1}, "context"),
         ({"kind": "closed-stable", "n": 1, "documents": 2}, "closed-book"),
+        ({"kind": "passages", "n": 1, "documents": 4}, "tell 5 to 8 facts, not 4"),
+        ({"kind": "passages-infill", "n": 1, "documents": 9}, "tell 5 to 8 facts, not 9"),
         ({"kind": "rag", "n": 1, "documents": 3, "gold_position": 4}, "gold_position"),
         ({"kind": "unanswerable", "n": 1, "documents": 3, "gold_position": 1}, "gold_position"),
         ({"kind": "rag", "n": 1, "documents": 3, "gap": 1}, "twohop"),

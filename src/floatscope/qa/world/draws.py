@@ -100,6 +100,17 @@ class Draw:
             return self.fact(self.rng.choice([r for r in RELATIONS.values() if r != target.relation]))
         return self.fact(target.relation)
 
+    def story(self, count: int) -> list[Fact]:
+        """Facts about a few subjects of one type, one to three of each, none of them twice."""
+        kind = self.any_relation().subject
+        relations = [relation for relation in RELATIONS.values() if relation.subject == kind]
+        facts: list[Fact] = []
+        while len(facts) < count:
+            subject = self.entity(kind)
+            number = min(self.rng.randint(1, 3), len(relations), count - len(facts))
+            facts += [self.fact(relation, subject) for relation in self.rng.sample(relations, number)]
+        return facts
+
     def chain(self, path: Path) -> tuple[Fact, Fact]:
         """Two fresh facts in a row: the first one's object is the second one's subject."""
         first = self.fact(RELATIONS[path.first])

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from floatscope.errors import UserError
 from floatscope.qa.samples import Sample
+from floatscope.qa.world.accounts import make_passage
 from floatscope.qa.world.draws import NOISES, Draw
 from floatscope.qa.world.relations import PATHS, UNANSWERABLE
 
 SPLITS = {"train": 0.6, "validation": 0.2, "test": 0.2}
 MAX_DOCUMENTS = 24  # the longest 24 documents, a question and 32 slots stay below the twins' 2048 positions
+MAX_FACTS = 8  # to be told in a passage, in up to 88 slots
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Kind:
     stable: bool = False  # asks about a stable fact; a gold document contradicts it
     noise: str | None = None  # what the other documents are, whatever was asked for
     answer: str | None = None  # in place of the fact's object
+    layout: str | None = None  # of a passage; its documents are the facts that are to be told
 
 
 KINDS: dict[str, Kind] = {
@@ -32,6 +35,9 @@ KINDS: dict[str, Kind] = {
     "stable-noise": Kind(1, stable=True),
     "closed-stable": Kind(0, stable=True),
     "closed-fresh": Kind(0),
+    "passages": Kind(5, layout="continue"),
+    "passages-infill": Kind(5, layout="infill"),
+    "passages-mirrored": Kind(5, layout="mirrored"),
 }
 
 
@@ -53,6 +59,8 @@ def make_sample(draw: Draw, plan: SamplePlan, id: str) -> Sample:
     if plan.kind == "twohop":
         return _two_hops(draw, plan, id)
     kind, rng = KINDS[plan.kind], draw.rng
+    if kind.layout:
+        return make_passage(draw, plan.documents, kind.layout, id, {"kind": plan.kind})
     fact = rng.choice(draw.world.stable_facts) if kind.stable else draw.fact(draw.any_relation())
     place, more = None, {}
     if kind.stable:
@@ -123,6 +131,10 @@ def check_plan(plan: SamplePlan, n: int) -> None:
     if n < 1:
         raise UserError(f"Cannot make {n} samples; ask for one or more.")
     kind, k = KINDS[plan.kind], plan.documents
+    if kind.layout and not kind.least <= k <= MAX_FACTS:
+        raise UserError(
+            f"Samples of kind {plan.kind!r} tell {kind.least} to {MAX_FACTS} facts, not {k}: documents is their number."
+        )
     if k < kind.least:
         raise UserError(f"Samples of kind {plan.kind!r} need at least {kind.least} documents, not {k}.")
     if kind.least == 0 and k != 0:
