@@ -82,7 +82,7 @@ def run_extensions() -> None:
         if path in _extended:
             continue
         _extended.add(path)  # before it runs: it reads registries itself
-        if not Path(path).is_file():
+        if not os.path.isfile(path):
             raise UserError(f"{EXTENSIONS} names {path}, which is no file: correct the variable or unset it.")
         name = f"floatscope_extension_{Path(path).stem}"
         spec = spec_from_file_location(name, path)

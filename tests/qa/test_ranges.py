@@ -3,7 +3,7 @@
 import pytest
 
 from floatscope.errors import UserError
-from floatscope.qa.stressors.ranges import parse_integers, parse_names
+from floatscope.qa.stressors.ranges import check_documents, parse_integers, parse_names
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,18 @@ def test_values_out_of_bounds_are_sentences() -> None:
         parse_integers("-1..3", (), least=0)
     with pytest.raises(UserError, match="starts at 1"):
         parse_integers("0..8", (), least=0, doubling=True)
+
+
+def test_ranges_that_no_run_could_do_are_sentences() -> None:
+    for text in ("0..1000000000", f"0..{'9' * 30}", "5,0..10000", f"0..{10**12}..{10**8}"):
+        with pytest.raises(UserError, match="more than 10000 values"):
+            parse_integers(text, (), least=0)
+    assert len(parse_integers("1..10000", (), least=0)) == 10_000
+    assert parse_integers(f"0..{10**12}..{10**12}", (), least=0) == (0, 10**12)
+    with pytest.raises(UserError, match="cannot be read"):
+        parse_integers("9" * 5000, (), least=0)
+    with pytest.raises(UserError, match="too many for a stress test: ask for 1 to 10000"):
+        check_documents(10**9)
 
 
 def test_names() -> None:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import sys
+import warnings
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -11,8 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from floatscope.errors import UserError
+from floatscope.qa.corpus import read_corpus
 from floatscope.qa.readers import SHAPES, Shape, WrongRecord, read_samples
 from floatscope.qa.samples import Document, Sample
+from floatscope.qa.templates import read_template
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -327,6 +330,30 @@ def test_unknown_shape_names_what_was_found(tmp_path: Path) -> None:
         list(read_samples(path))
     with pytest.raises(UserError, match="did you mean 'squad'"):
         next(read_samples(path, shape="sqad"))
+
+
+def test_fields_that_were_not_read_are_named_where_a_sample_has_no_documents(tmp_path: Path) -> None:
+    texts = {"contexts": ["A text."], "context": "Another.", "score": 0.5, "empty": [], "qid": "7"}
+    path = write(tmp_path / "a.jsonl", question(0) | texts, question(1) | texts)
+    with pytest.warns(UserWarning) as caught:
+        samples = list(read_samples(path))
+    assert [sample.documents for sample in samples] == [(), ()]
+    (told,) = [str(one.message) for one in caught]  # once for a file
+    assert told.startswith("a.jsonl, line 1: read as the shape 'plain', it has no documents, and nothing was read of ")
+    assert "its fields `contexts`, `context`." in told and "documents[] of title, text, gold" in told
+    with warnings.catch_warnings(action="error"):
+        for name in ("plain.jsonl", "hotpotqa.json", "paper.jsonl", "squad_hub.jsonl"):
+            list(read_samples(FIXTURES / name))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 5000, "a/" * 3000, "\ud800"])
+def test_what_is_no_path_is_a_sentence(name: str) -> None:
+    with pytest.raises(UserError, match="There is no file"):
+        list(read_samples(name))
+    with pytest.raises(UserError, match="There is no corpus file"):
+        read_corpus(name)
+    with pytest.raises(UserError, match="There is no template"):
+        read_template(name)
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:

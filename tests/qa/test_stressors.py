@@ -4,6 +4,7 @@ import pickle
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from floatscope.qa.stressors import (
     derived_seed,
     stress,
 )
+from floatscope.qa.stressors.baselines import changed_documents
 
 TOWNS = ("Arle", "Brimm", "Corvo", "Dunmere", "Eskel", "Farrow", "Gault", "Hythe", "Ister", "Jorun", "Kesh", "Lorne")
 
@@ -74,7 +76,8 @@ def test_every_stressor_makes_labelled_conditions_of_its_example(name: str) -> N
     assert len({tuple(condition.labels.values()) for condition in made}) == len(made)
     for condition in made:
         assert condition.stressor == name
-        assert {key: type(value) for key, value in condition.labels.items()} == row.labels
+        assert condition.labels.keys() == row.labels.keys()
+        assert all(value is None or type(value) is row.labels[key] for key, value in condition.labels.items())
         assert row.axis is None or "{" not in row.axis.panel.format_map(condition.labels)
         pickle.loads(pickle.dumps(condition))  # conditions travel to other processes
         for sample in TWO if name == "layout" else ONE:
@@ -180,6 +183,33 @@ def test_a_wrong_answer_never_stands_in_the_gold_text_already() -> None:
         assert sorted(drawn) == ["Brimm", "Eskel"]  # what other documents say may be taken; Arles contains Arle
     with pytest.raises(UserError, match="the others have 2"):
         Pool([shown, *others]).wrong_answers(shown, 3, random.Random(0))
+    whole = replace(shown, answers=("Brimm on Sea",))
+    with pytest.raises(UserError, match="the others have 2"):  # Arles and Eskel: Brimm is part of the right answer
+        Pool([whole, *others]).wrong_answers(whole, 3, random.Random(0))
+
+
+def test_own_documents_are_shown_as_they_are_given() -> None:
+    own, none = TWO[0], replace(TWO[1], documents=())
+    nothing, two, given = conditions("documents", "own, 0,2")
+    assert [condition.name for condition in (nothing, two, given)] == ["documents/0", "documents/2", "documents/own"]
+    assert given.labels == {"documents": None} and conditions("documents", "own")[0] == given
+    assert stress(own, given, Pool(TWO), 0) == own
+    with pytest.raises(UserError, match="'b1' has no documents of its own: ask without them"):
+        stress(none, given, Pool(TWO), 0)
+
+
+def test_it_is_told_what_a_number_of_documents_changes() -> None:
+    nothing, two, three, four, own = conditions("documents", "0,2,3,4,own")
+    samples = [*TWO[:2], replace(TWO[2], documents=TWO[2].documents[:1])]  # three documents, three, one
+    assert [changed_documents(samples, condition) for condition in (nothing, own)] == ["", ""]
+    assert changed_documents(samples[:2], three) == ""
+    fewer = "have fewer and are shown others beside their gold ones, shuffled"
+    assert changed_documents(samples, two) == (
+        f"2 documents are asked for: of 3 samples 1 {fewer} and 2 have more and are shown their first 2; 'own' in "
+        "place of 2 shows them as they are given."
+    )
+    assert f"of 3 samples 3 {fewer}; 'own'" in changed_documents(samples, four)
+    assert changed_documents(samples, conditions("slots", "8")[0]) == ""
 
 
 @pytest.mark.parametrize("source", ["topical", "random"])

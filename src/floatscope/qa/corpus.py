@@ -1,6 +1,7 @@
 """Corpora to retrieve from: documents read from a file or gathered from samples, and their content hash."""
 
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ def read_corpus(path: str | Path) -> tuple[Document, ...]:
     A wrong record is an error with its place: a corpus with holes would change every retrieval in silence.
     """
     file = Path(path)
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise UserError(f"There is no corpus file {path}.")
     documents = []
     for record in read_records(file):

@@ -3,6 +3,7 @@
 A source is a file in one of the readers' shapes, "hf:NAME" (a dataset of the hub), or "world[:KIND[:DOCUMENTS]]".
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -63,7 +64,7 @@ def read_task(
         return _world_task(source, limit, seed, corpus, retrieve)
     skipped: list[WrongRecord] = []
     stream = read_samples(source, shape, skipped if skip_wrong else None)
-    read = list(islice(stream, max(limit or 0, POOL_SAMPLES)))
+    read = list(islice(stream, min(max(limit or 0, POOL_SAMPLES), sys.maxsize)))
     samples = read[:limit] if limit is not None else [*read, *stream]
     documents = read_corpus(corpus) if corpus is not None else documents_of(read)
     if retrieve is None:

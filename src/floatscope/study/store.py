@@ -63,7 +63,7 @@ class Row:
     unit: Unit
     number: int
     stressor: str
-    labels: Mapping[str, Label] = field(hash=False)
+    labels: Mapping[str, Label | None] = field(hash=False)
     question: str
     answers: tuple[str, ...]
     prediction: str | None = None

@@ -1,11 +1,13 @@
 """Reading question answering files of many shapes into samples. Retrieval and prompts are left to others."""
 
+import os
+import warnings
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 
 from floatscope.errors import UserError
-from floatscope.qa.readers.fields import WrongField, identity
+from floatscope.qa.readers.fields import Noted, WrongField, identity
 from floatscope.qa.readers.records import HUB, Record, WrongRecord, read_hub_records, read_records, source_name
 from floatscope.qa.readers.shapes import SHAPES, Shape
 from floatscope.qa.samples import Sample
@@ -42,9 +44,9 @@ def _outcomes(source: str, shape: Shape | None) -> Iterator[Sample | WrongRecord
     name, stem = source_name(source), Path(source).name.split(".")[0]
     if source.startswith(HUB):
         records = read_hub_records(source)
-    elif not Path(source).exists():
+    elif not os.path.exists(source):  # which takes any text for a path, however wrong
         raise UserError(f"There is no file {source}: check its name; a relative path starts where the command runs.")
-    elif Path(source).is_dir():
+    elif os.path.isdir(source):
         raise UserError(f"{source} is a folder: name a file in it.")
     else:
         records = read_records(Path(source))
@@ -52,6 +54,7 @@ def _outcomes(source: str, shape: Shape | None) -> Iterator[Sample | WrongRecord
         head = list(islice(records, DETECTION_RECORDS))
         shape, records = _detected(head, source), chain(head, records)
     places: dict[str, str] = {}
+    told = False
     for record in records:
         if isinstance(record, WrongRecord):
             yield record
@@ -62,15 +65,27 @@ def _outcomes(source: str, shape: Shape | None) -> Iterator[Sample | WrongRecord
                 if data is not record.data:
                     place, suffix = f"{record.place}, question {index}", f"-{index}"
                 try:
-                    sample = shape.sample(data, identity(data) or f"{stem}-{record.number}{suffix}")
+                    noted = Noted(data)
+                    sample = shape.sample(noted, identity(data) or f"{stem}-{record.number}{suffix}")
                     if sample.id in places:
                         raise WrongField(f"it has the id {sample.id!r} of {places[sample.id]}")
                     places[sample.id] = place
+                    if not told and not sample.documents and noted.unread:
+                        told = True
+                        warnings.warn(_without_documents(name, place, shape, noted.unread), stacklevel=2)
                     yield sample
                 except WrongField as error:
                     yield WrongRecord(name, place, str(error))
         except WrongField as error:  # of the record around the questions
             yield WrongRecord(name, place, str(error))
+
+
+def _without_documents(name: str, place: str, shape: Shape, unread: list[str]) -> str:
+    fields = ", ".join(f"`{field}`" for field in unread)
+    return (
+        f"{name}, {place}: read as the shape {shape.name!r}, it has no documents, and nothing was read of its fields "
+        f"{fields}. The shape says which fields are read: {shape.summary}."
+    )
 
 
 def _detected(head: list[Record | WrongRecord], source: str) -> Shape:

@@ -12,6 +12,32 @@ class WrongField(ValueError):
     """What is wrong with a record's fields, without its place in the file."""
 
 
+class Noted(dict[str, Any]):
+    """A record that notes which of its fields were asked for."""
+
+    def __init__(self, data: Data) -> None:
+        super().__init__(data)
+        self.asked: set[str] = set(ID_NAMES)
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of any dict."""
+        self.asked.add(name)
+        return super().get(name, default)
+
+    @property
+    def unread(self) -> list[str]:
+        """The other fields that hold a text, a list or an object."""
+        return [
+            name
+            for name, value in self.items()
+            if name not in self.asked and value and isinstance(value, str | list | dict)
+        ]
+
+
 def identity(data: Data) -> str | None:
     """The record's own id under any of the names in use, or None."""
     for name in ID_NAMES:

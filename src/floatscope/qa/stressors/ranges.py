@@ -4,6 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from floatscope.errors import UserError
 
+MOST = 10_000
+"""Values of a curve, and documents of a sample; more are a slip of the finger."""
+
 
 def parse_integers(text: str, everything: Sequence[int], least: int, doubling: bool = False) -> tuple[int, ...]:
     """Numbers and ranges, ends included, joined by commas, each once; "all" is `everything`.
@@ -39,8 +42,9 @@ def check_names(values: Sequence[str], known: Sequence[str], what: str) -> None:
 
 def check_documents(count: int) -> None:
     """An option that is a number of documents."""
-    if count < 1:
-        raise UserError(f"{count} documents are too few for a stress test: ask for at least 1.")
+    if not 1 <= count <= MOST:
+        amount = "few" if count < 1 else "many"
+        raise UserError(f"{count} documents are too {amount} for a stress test: ask for 1 to {MOST}.")
 
 
 def _range(part: str, text: str, doubling: bool) -> list[int]:
@@ -54,7 +58,12 @@ def _range(part: str, text: str, doubling: bool) -> list[int]:
         raise UserError(f"{text!r} cannot be read at {part!r}: write 3, 0..10, 0..10..2 or 8,32,128.")
     start, stop = numbers[:2]
     if not doubling or len(numbers) == 3:
-        return list(range(start, stop + 1, numbers[2] if len(numbers) == 3 else 1))
+        step = numbers[2] if len(numbers) == 3 else 1
+        if (stop - start) // step >= MOST:
+            raise UserError(
+                f"{text!r} has more than {MOST} values at {part!r}: write fewer, with steps as in 0..100..10."
+            )
+        return list(range(start, stop + 1, step))
     if start < 1:
         raise UserError(f"{text!r} cannot be read at {part!r}: a range that doubles starts at 1 or more.")
     return [start << power for power in range(stop.bit_length()) if start << power <= stop]

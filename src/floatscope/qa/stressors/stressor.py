@@ -31,8 +31,8 @@ class Condition:
 
     name: str
     stressor: str
-    labels: Mapping[str, Label] = field(hash=False)
-    """Columns of the results table, beside `condition` and `stressor`."""
+    labels: Mapping[str, Label | None] = field(hash=False)
+    """Columns of the results table, beside `condition` and `stressor`; None where a label says nothing."""
     stream: str
     transform: Callable[[Sample, random.Random, Pool], Sample] = unchanged
     """The sample as it is shown; raises UserError where that cannot be."""

@@ -5,6 +5,7 @@ The built-in ones are the .txt files beside this one, in the language of a user'
 {/before}, {after} ... {/after}. A section's tag that stands alone on its line takes the line with it.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -106,7 +107,7 @@ def read_template(name: str, family: str = "") -> Template:
     if name in ("default", "paper"):
         return _built_in("paper-llada" if (name, family) == ("paper", "llada") else name)
     path = Path(name)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError(f"There is no template {name!r}: use default, paper, or the path of a text file.")
     return parse_template(read_text(path), path.name)
 
