@@ -53,7 +53,7 @@ def watch(model, tokens):
 def canvas_at(trace, step, mask_id):
     """The canvas of an MDM as the forward of a step saw it."""
     canvas = trace.canvas.copy()
-    canvas[trace.slots[0] :][trace.commit_step >= step] = mask_id
+    canvas[trace.slots[trace.commit_step >= step]] = mask_id
     return canvas
 
 
@@ -63,7 +63,7 @@ def row_groups(trace, masked):
     for region in trace.regions:
         labels += [region.label] * (region.stop - region.start)
     for slot, hidden in enumerate(masked):
-        labels[trace.slots[0] + slot] = "answer:masked" if hidden else "answer:committed"
+        labels[trace.slots[slot]] = "answer:masked" if hidden else "answer:committed"
     return labels
 
 

@@ -71,8 +71,8 @@ def compare(model, trace):
 def compare_commits(trace, layers_of_step):
     columns = column_sets(trace)
     for slot, step in enumerate(trace.commit_step):
-        position = trace.slots[0] + slot
-        row = position if trace.logits == "same" else position - 1
+        position = trace.slots[slot]
+        row = position if trace.logits == "same" else max(position - 1, 0)
         for number, layer in enumerate(layers_of_step[step]):
             own = layer["attention"][:, row]
             wide = np.zeros((len(own), len(trace.canvas)))
@@ -94,6 +94,71 @@ def test_every_array_equals_plain_numpy(name):
     prompts = [make_prompt(rng, length) for length in (13, 9, 13, 6)]
     for trace in fs.trace(model, prompts, sampler_for(name), keep="heads"):
         compare(model, trace)
+
+
+def slots_at(rng, length, slots):
+    """A canvas of so many tokens besides its slots, with random regions around them and a mark."""
+    total = length + len(slots)
+    labels = np.array([LABELS[k] for k in np.sort(rng.integers(1, 5, total))], object)
+    labels[slots] = "answer"
+    marks = {"evidence": rng.choice(np.setdiff1d(np.arange(total), slots), size=2, replace=False)}
+    return Prompt("", rng.integers(3, 90, total), regions_from_labels(labels.tolist()), marks, slots=slots)
+
+
+def plain_probability(model, canvas, position, token, mask=True):
+    """Of a token at a position of one canvas, by the backbone alone; row 0 scores position 0 in every family."""
+    with torch.inference_mode():
+        rows = model.backbone(input_ids=torch.tensor(canvas)[None]).logits[0].double().numpy()
+    row = rows[position if model.family.logits == "same" else max(position - 1, 0)].copy()
+    if mask:
+        row[MASK] = -np.inf
+    chances = np.exp(row - row.max())
+    return chances[token] / chances.sum()
+
+
+@pytest.mark.parametrize("name", [name for name in MDMS if tiny_model(name).block is None])
+@pytest.mark.parametrize("keep", ["heads", "compact"])
+def test_slots_anywhere_equal_plain_numpy(name, keep):
+    """At the left, in the middle, at the right and scattered, in one batch of unequal canvases."""
+    model, rng = tiny_model(name), np.random.default_rng(4)
+    places = ([0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [0, 3, 7, 9], [1, 2, 5, 6])
+    prompts = [slots_at(rng, length, np.array(own)) for length, own in zip((9, 5, 8, 6, 12), places, strict=True)]
+    sampler = fs.LLaDASampler(steps=4, length=4, block=2)
+    for prompt, trace in zip(prompts, fs.trace(model, prompts, sampler, keep=keep), strict=True):
+        assert (trace.slots.tolist(), trace.regions) == (prompt.slots.tolist(), prompt.regions)
+        assert trace.marks["evidence"].tolist() == prompt.marks["evidence"].tolist()
+        around = np.setdiff1d(np.arange(len(prompt.ids)), prompt.slots)
+        assert trace.canvas[around].tolist() == prompt.ids[around].tolist()
+        assert set(trace.commit_step[:2]) == {0, 1}  # blocks are counted over the slots
+        compare(model, trace)
+        for slot, step in enumerate(trace.commit_step):
+            position = trace.slots[slot]
+            chance = plain_probability(model, canvas_at(trace, step, MASK), position, trace.canvas[position])
+            close(trace.confidence[slot], chance, "confidence")
+
+
+@pytest.mark.parametrize("name", ["llada", "dream", "bert"])
+def test_slots_anywhere_are_alone_what_they_are_in_a_batch(name):
+    model, rng = tiny_model(name), np.random.default_rng(6)
+    prompts = [slots_at(rng, 7, np.array([0, 1, 2])), slots_at(rng, 12, np.array([5, 6, 7]))]
+    for prompt, together in zip(prompts, fs.trace(model, prompts, fs.DreamSampler(3, 3)), strict=True):
+        alone = fs.trace(model, prompt, fs.DreamSampler(3, 3))
+        assert alone.canvas.tolist() == together.canvas.tolist()
+        for array, values in alone.arrays.items():
+            close(together.arrays[array], values, array)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("sdar", "block-causal .blocks of 4. and sees no text after a block"), ("llama", "writes its answer after the")],
+)
+def test_models_that_cannot_infill_say_so(name, sentence):
+    prompt = slots_at(np.random.default_rng(0), 6, np.arange(2, 6))
+    for run in (fs.trace, fs.generate):
+        with pytest.raises(fs.UserError, match=f"{sentence}.*has its slots elsewhere: put them at the end"):
+            run(tiny_model(name), prompt, tiny_model(name).sampler(length=4))
+    at_end = slots_at(np.random.default_rng(0), 6, np.arange(6, 10))
+    fs.generate(tiny_model(name), at_end, tiny_model(name).sampler(length=4))
 
 
 @settings(max_examples=12, deadline=None)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # what type checkers read; at run time `_NAMES` says the same
     from floatscope.qa.samples import Sample as Sample
     from floatscope.traces import Trace as Trace
     from floatscope.traces import import_reference as import_reference
+    from floatscope.tracing import replay as replay
     from floatscope.tracing import trace as trace
 
 __version__ = "0.1.0"
@@ -49,7 +50,7 @@ _NAMES = {  # in the order of the work: load, decode, trace, ask
     "decoding": (
         "generate", "Generation", "LLaDASampler", "DreamSampler", "ThresholdSampler", "AutoregressiveSampler",
     ),
-    "tracing": ("trace",),
+    "tracing": ("trace", "replay"),
     "traces": ("Trace", "import_reference"),
     "qa.samples": ("Sample", "Document"),
     "canvas": ("Prompt",),

@@ -7,16 +7,17 @@ them from `probe`, the Trace and its file from `traces`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, overload
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from floatscope.canvas import MASKED
-from floatscope.decoding import AnyPrompt, Batch, Generation, Sampler, Step, fill, make_batch, read_prompts, sampler_for
+from floatscope.canvas import MASKED, Prompt, token_ids
+from floatscope.decoding import Batch, Generation, Sampler, Step
+from floatscope.decoding.generation import fill, make_batch, one_or_many, sampler_for
 from floatscope.errors import UserError
 from floatscope.models.model import Model
 from floatscope.probe.attention import Geometry, Probe, probing
@@ -32,10 +33,10 @@ StepListener = Callable[[Step], object]
 ReceivedListener = Callable[[Step, list[NDArray[np.float32]]], object]
 
 
-@overload
+@one_or_many
 def trace(
     model: Model,
-    prompts: AnyPrompt,
+    prompts: list[Prompt],
     sampler: Sampler | None = None,
     *,
     seeds: Sequence[int] | None = None,
@@ -45,34 +46,8 @@ def trace(
     metadata: Metadata | None = None,
     on_step: StepListener | None = None,
     on_received: ReceivedListener | None = None,
-) -> Trace: ...
-@overload
-def trace(
-    model: Model,
-    prompts: Sequence[AnyPrompt],
-    sampler: Sampler | None = None,
-    *,
-    seeds: Sequence[int] | None = None,
-    keep: str | Iterable[str] = "compact",
-    matrix_steps: Sequence[int] | None = None,
-    matrix_layers: Sequence[int] | None = None,
-    metadata: Metadata | None = None,
-    on_step: StepListener | None = None,
-    on_received: ReceivedListener | None = None,
-) -> list[Trace]: ...
-def trace(
-    model: Model,
-    prompts: AnyPrompt | Sequence[AnyPrompt],
-    sampler: Sampler | None = None,
-    *,
-    seeds: Sequence[int] | None = None,
-    keep: str | Iterable[str] = "compact",
-    matrix_steps: Sequence[int] | None = None,
-    matrix_layers: Sequence[int] | None = None,
-    metadata: Metadata | None = None,
-    on_step: StepListener | None = None,
-    on_received: ReceivedListener | None = None,
-) -> Trace | list[Trace]:
+    replay: bool = False,
+) -> list[Trace]:
     """Denoise (or, for an ARM, generate) and capture attention at every step.
 
     prompts: a Prompt with regions, or token ids (a list, or an array [T] or [1, T]): one Trace; a list of them: a list
@@ -87,12 +62,12 @@ def trace(
     on_step: sees every Step as it is made.
     on_received: sees every Step of an MDM with the attention received at it, an array [layer, token] per sample (of its
     last step, for one that has ended); an ARM's attention is known after its last step only.
+    replay: as `floatscope.replay` does, with the answers of the prompts.
     """
     sampler = sampler_for(model, sampler)
-    wanted, single = read_prompts(prompts, getattr(model.config, "bos_token_id", None))
-    known = metadata_of_samples({} if metadata is None else metadata, len(wanted))
-    batch = make_batch(model, wanted, sampler, seeds)
-    names, canvases = kept_arrays(keep), [prompt.with_slots(sampler.length) for prompt in wanted]
+    known = metadata_of_samples({} if metadata is None else metadata, len(prompts))
+    batch = make_batch(model, prompts, sampler, seeds, replay)
+    names, canvases = kept_arrays(keep), [prompt.with_slots(sampler.length) for prompt in prompts]
     bounds = [sampler.step_bounds(first, model.block) for first in batch.positions[:, 0].tolist()]
     check_matrices(names, matrix_steps, max(most for _, most in bounds), matrix_layers, model.layers)
     if model.is_arm:
@@ -122,14 +97,14 @@ def trace(
                     f"{most}: correct them."
                 )
         records = [recorder.finish() for recorder in tap.recorders]
-    traces = [
+    return [
         Trace(
             model=model.name,
             family=model.family.name,
             kind="arm" if model.is_arm else "mdm",
             visibility=str(model.visibility),
             logits=model.family.logits,
-            sampler={"name": sampler.name} | asdict(sampler),
+            sampler={"name": sampler.name} | asdict(sampler) | ({"replay": True} if replay else {}),
             seed=seed,
             canvas=generation.canvas,
             slots=generation.slots,
@@ -147,7 +122,42 @@ def trace(
             canvases, generations, records, batch.seeds, known, strict=True
         )
     ]
-    return traces[0] if single else traces
+
+
+@one_or_many
+def replay(
+    model: Model,
+    prompts: list[Prompt],
+    tokens: Any = None,
+    *,
+    order: str | Sequence[int] = "left-to-right",
+    tokens_per_step: int = 1,
+    **options: Any,
+) -> list[Trace]:
+    """Fill the slots with given tokens (teacher-forced), so that models are compared on the same text.
+
+    prompts: a canvas, as from `build_canvas`: one Trace; a list of them, with as many slots each: a list in order.
+    tokens: what the slots take, for each canvas; default: the canvas's own `answer`. Where a prompt has no slots they
+    follow it.
+    order: left-to-right, right-to-left, random, slot numbers in the order that is wanted, or confidence: where the
+    model's own sampler would commit first, by what it would choose and not by what it is given.
+    tokens_per_step: how many slots commit at a step.
+    options: those of `trace`.
+
+    The confidence that is kept of a slot is the probability of its given token when it commits, so that bits per token
+    are the mean of -log2(confidence). An ARM reads its text in one plain pass, whatever the order.
+    """
+    if tokens is not None:
+        own = [tokens] if len(prompts) == 1 and np.ndim(tokens[0]) == 0 else list(tokens)
+        if len(own) != len(prompts):
+            raise UserError(f"There are tokens for {len(own)} canvases and {len(prompts)} of these: make them equal.")
+        pairs = zip(prompts, map(token_ids, own), strict=True)
+        prompts = [replace(prompt.with_slots(len(answer)), answer=answer) for prompt, answer in pairs]
+    lengths = sorted({0 if prompt.slots is None else len(prompt.slots) for prompt in prompts})
+    if len(lengths) > 1:
+        raise UserError(f"The canvases have {lengths[0]} to {lengths[-1]} slots: replay those of one number together.")
+    sampler = model.sampler({"order": order, "tokens_per_step": tokens_per_step}, length=max(lengths[0], 1))
+    return trace(model, prompts, sampler, replay=True, **options)
 
 
 def _history(model: Model, generation: Generation) -> Arrays:

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import torch
 
-from floatscope.decoding import Batch, Sampler, Step, make_batch, read_prompts
+from floatscope.decoding import Batch, Sampler, Step
+from floatscope.decoding.generation import make_batch, read_prompts
 from tests.decoding.decoding_models import FormulaDenoiser
 from tests.decoding.plain_samplers import PlainStep
 

@@ -11,7 +11,7 @@ from typing import Any
 from floatscope.decoding.autoregressive import AutoregressiveSampler
 from floatscope.decoding.denoising import Filling, Proposal, denoise, masked_slots
 from floatscope.decoding.dream import DreamSampler
-from floatscope.decoding.generation import AnyPrompt, Generation, fill, generate, make_batch, read_prompts, sampler_for
+from floatscope.decoding.generation import Generation, generate
 from floatscope.decoding.llada import LLaDASampler
 from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, random_stream, require_mdm
 from floatscope.decoding.threshold import ThresholdSampler
@@ -39,7 +39,6 @@ def make_sampler(name: str, wishes: Mapping[str, Any] | None = None, /, **settin
 
 __all__ = [
     "SAMPLERS",
-    "AnyPrompt",
     "AutoregressiveSampler",
     "Batch",
     "Denoiser",
@@ -52,13 +51,9 @@ __all__ = [
     "Step",
     "ThresholdSampler",
     "denoise",
-    "fill",
     "generate",
-    "make_batch",
     "make_sampler",
     "masked_slots",
     "random_stream",
-    "read_prompts",
     "require_mdm",
-    "sampler_for",
 ]

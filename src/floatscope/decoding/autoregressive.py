@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from floatscope.canvas import COMMITTED
 from floatscope.decoding.choosing import choose_tokens, probability_of
-from floatscope.decoding.settings import require_number, require_seed, require_whole
+from floatscope.decoding.settings import Count, NotNegative
 from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, random_stream, require_arm, require_finite
 
 
@@ -21,27 +22,30 @@ class AutoregressiveSampler(Sampler):
 
     name: ClassVar[str] = "autoregressive"
 
-    length: int = 32
+    length: Count = 32
     """Tokens at most."""
-    temperature: float = 0.0
+    temperature: NotNegative = 0.0
     """Gumbel noise on the choice of tokens; 0 takes the likeliest."""
     seed: int = 0
     """Seed of every sample that is given none of its own."""
 
-    def __post_init__(self) -> None:
-        owner = type(self).__name__
-        require_whole(owner, "length", self.length)
-        require_number(owner, "temperature", self.temperature, "[0, inf)")
-        require_seed(owner, self.seed)
-
-    def step_bounds(self, first_slot: int, family_block: int | None) -> tuple[int, int]:
-        """An eos may come at once or never."""
-        return 1, self.length
-
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         """Extend the prompts; the slots after a sample's eos keep what the batch had in them."""
         require_arm(self, denoiser, batch)
-        return self._extend(denoiser, batch)
+        return self._extend(denoiser, batch) if batch.answers is None else self._read(denoiser, batch, batch.answers)
+
+    def _read(self, denoiser: Denoiser, batch: Batch, answers: Tensor) -> Iterator[Step]:
+        """A replay: one plain pass over the text says how likely each token is after those before it."""
+        logits = denoiser.score(batch.after(answers, batch.state), batch.slots).float()  # [B, A, V]
+        for index in range(self.length):
+            tokens, state = batch.slot_tokens, batch.state.clone()
+            confidence = torch.full(state.shape, torch.nan, device=tokens.device)
+            tokens[:, index], state[:, index] = answers[:, index], COMMITTED
+            for sample, own in enumerate(logits[:, index]):
+                require_finite(own[None], index, sample)
+            confidence[:, index] = probability_of(answers[:, index].to(logits.device), logits[:, index])
+            yield Step(index, batch, tokens, state, confidence, torch.ones(len(tokens), dtype=torch.bool))
+            batch = batch.after(tokens, state)
 
     def _extend(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         streams = [random_stream(seed) for seed in batch.seeds]

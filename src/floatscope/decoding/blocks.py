@@ -43,7 +43,12 @@ def answer_blocks(length: int, block: int, first_slot: int, family_block: int | 
     return [range(start, stop) for start, stop in pairwise(edges)]
 
 
-def quotas(masked: int, steps: int) -> list[int]:
-    """Slots to commit at each step of a block: `masked // steps`, the remainder to the first steps, until all are."""
-    each, rest = divmod(masked, steps)
-    return [each + (step < rest) for step in range(min(steps, masked))]
+def quotas(masked: int, steps: int, each: int | None = None) -> list[int]:
+    """Slots to commit at each step of a block: `masked // steps`, the remainder to the first steps, until all are.
+
+    Or `each` at every step, what is left at the last.
+    """
+    if each is not None:
+        return [min(each, masked - start) for start in range(0, masked, each)]
+    least, rest = divmod(masked, steps)
+    return [least + (step < rest) for step in range(min(steps, masked))]

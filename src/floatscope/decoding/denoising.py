@@ -6,13 +6,14 @@ every choice is made on the logits and randomness of one sample, a batch gives e
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import torch
 from torch import Tensor
 
 from floatscope.canvas import COMMITTED, MASKED
+from floatscope.decoding.choosing import first_slots, probability_of
 from floatscope.decoding.steps import Batch, Step, require_finite
 
 
@@ -58,12 +59,16 @@ def denoise(
     fillings: Sequence[Filling],
     score: Callable[[Batch, Tensor], Tensor],
     mask_is_candidate: bool = False,
+    ranks: Tensor | None = None,
 ) -> Iterator[Step]:
     """Run all samples until each is done. `score(batch, columns)` gives logits [B, N, V].
 
+    `ranks` [B, A]: an order of commits that was asked for; of the open slots the first commit, as many as are proposed.
+    In a replay (`batch.answers`) slots take the given tokens, and the confidence in one is its probability.
     Unless `mask_is_candidate`, the logit of the mask token becomes -inf before anything else. Where it is one, as in
     the published algorithms, a slot that takes it stays masked, and one that does so at the last step ends as it.
     """
+    mask_is_candidate = mask_is_candidate and batch.answers is None
     for index in count():
         going = [not filling.done(index, state) for filling, state in zip(fillings, batch.state, strict=True)]
         if not any(going):
@@ -84,9 +89,14 @@ def denoise(
             require_finite(own, index, sample)
             proposal = fillings[sample].propose(index, own)
             commits = proposal.commits.to(tokens.device)
+            if ranks is not None:
+                commits = first_slots(-ranks[sample, slots], torch.zeros_like(commits), int(commits.sum()))
+            if batch.answers is not None:
+                answer = batch.answers[sample, slots]
+                proposal = replace(proposal, tokens=answer, confidence=probability_of(answer.to(own.device), own))
             if mask_is_candidate and mask_id is not None:
                 if fillings[sample].last(index):  # what is not chosen now stays a mask for good
-                    proposal.tokens[~proposal.commits] = mask_id
+                    proposal.tokens[~commits.to(proposal.tokens.device)] = mask_id
                     commits = torch.ones_like(commits)
                 else:
                     commits = commits & (proposal.tokens != mask_id).to(tokens.device)

@@ -1,29 +1,23 @@
 """Dream's sampler: the whole answer at once, revealed along a linear time schedule."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from floatscope.decoding.choosing import choose_tokens, first_slots, held_back
-from floatscope.decoding.denoising import Filling, Proposal, denoise, masked_slots
-from floatscope.decoding.settings import (
-    require_choice,
-    require_flag,
-    require_number,
-    require_seed,
-    require_whole,
-)
-from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, random_stream, require_mdm
+from floatscope.decoding.denoising import Filling, Proposal, masked_slots
+from floatscope.decoding.order import MaskedSampler
+from floatscope.decoding.settings import Count, NotNegative
+from floatscope.decoding.steps import Batch, Denoiser
 from floatscope.errors import UserError
 
 Algorithm = Literal["entropy", "origin", "maskgit_plus", "topk_margin"]
 
 
 @dataclass(frozen=True)
-class DreamSampler(Sampler):
+class DreamSampler(MaskedSampler):
     """Reveal slots from time 1 to `eps` in equal strides t -> s (arXiv 2508.15487 and its published code).
 
     A step reveals int(masked * (1 - s/t)) slots, the last step all that are left: with steps = length the
@@ -32,79 +26,67 @@ class DreamSampler(Sampler):
 
     name: ClassVar[str] = "dream"
 
-    steps: int = 32
+    steps: Count = 32
     """Forward passes in all."""
-    length: int = 32
+    length: Count = 32
     """Answer slots."""
     alg: Algorithm = "entropy"
     """Which slots commit first: low entropy, high probability of the token (maskgit_plus), wide margin of
     the likeliest token over the next (topk_margin); origin reveals each slot with probability 1 - s/t."""
-    eps: float = 1e-3
+    eps: Annotated[float, "(0, 1)"] = 1e-3
     """Time at the end of the schedule."""
-    temperature: float = 0.0
+    temperature: NotNegative = 0.0
     """Divides the logits before tokens are sampled; 0 takes the likeliest."""
-    top_p: float | None = None
+    top_p: Annotated[float, "(0, 1]"] | None = None
     """Keep only the likeliest tokens that together reach this probability."""
-    top_k: int | None = None
+    top_k: Count | None = None
     """Keep only so many of the likeliest tokens."""
-    alg_temp: float | None = None
+    alg_temp: NotNegative | None = None
     """Sample the slots from softmax(confidence / alg_temp); None or 0 takes the most confident."""
     hold_eos: bool = False
     """Slots that would end the answer commit last; their tokens and confidences stay."""
     mask_is_candidate: bool = False
     """Whether slots may take the mask token, as in the published code: one that does stays masked for another step and,
     at the last step, in the answer. By hand off; the family's own sampler has it on, to decode as published."""
-    seed: int = 0
-    """Seed of every sample that is given none of its own."""
 
     def __post_init__(self) -> None:
-        owner = type(self).__name__
-        require_whole(owner, "steps", self.steps)
-        require_whole(owner, "length", self.length)
-        require_choice(owner, "alg", self.alg, get_args(Algorithm))
-        require_number(owner, "eps", self.eps, "(0, 1)")
-        require_number(owner, "temperature", self.temperature, "[0, inf)")
-        if self.top_p is not None:
-            require_number(owner, "top_p", self.top_p, "(0, 1]")
-        if self.top_k is not None:
-            require_whole(owner, "top_k", self.top_k)
-        if self.alg_temp is not None:
-            require_number(owner, "alg_temp", self.alg_temp, "[0, inf)")
-        require_flag(owner, "hold_eos", self.hold_eos)
-        require_flag(owner, "mask_is_candidate", self.mask_is_candidate)
-        require_seed(owner, self.seed)
-        if self.alg == "origin" and (self.alg_temp or self.hold_eos):
+        super().__post_init__()
+        ordered = self.order != "confidence" or self.tokens_per_step
+        if self.alg == "origin" and (self.alg_temp or self.hold_eos or ordered):
             raise UserError(
-                f"{owner}: alg='origin' reveals slots by chance, not by confidence: leave out alg_temp and"
-                " hold_eos, or choose another alg."
+                f"{type(self).__name__}: alg='origin' reveals slots by chance, not by confidence: leave out alg_temp,"
+                " hold_eos, order and tokens_per_step, or choose another alg."
             )
 
     def step_bounds(self, first_slot: int, family_block: int | None) -> tuple[int, int]:
         """By chance (`origin`) all may be revealed at once; otherwise the schedule is fixed, unless masks stay."""
         if self.alg == "origin":
             return 1, self.steps
-        masked, shares = self.length, self._shares()
-        for index in range(self.steps):
+        if self.tokens_per_step:
+            return self._steps, self._steps
+        masked, shares, index = self.length, self._shares(), 0
+        while masked:
+            index += int((masked * shares[index:] >= 1).int().argmax())  # the next step that reveals a slot
             masked -= int(masked * shares[index])
-            if masked == 0:
-                return index + 1, self.steps if self.mask_is_candidate else index + 1
-        raise AssertionError("the last step reveals all that is left")
+            index += 1
+        return index, self.steps if self.mask_is_candidate else index
 
-    def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
-        """Fill the batch; all samples share the schedule and stop when they have nothing left to fill."""
-        mask_id = require_mdm(self, denoiser, batch)
+    def filling(self, denoiser: Denoiser, batch: Batch, sample: int, stream: torch.Generator) -> Filling:
+        """One schedule for all samples, over the whole answer."""
         if denoiser.block is not None:
             raise UserError(
                 f"{type(self).__name__} fills the whole answer at once, but this model is block-causal with"
                 f" blocks of {denoiser.block}: leave the sampler out to use the model's own."
             )
-        shares = self._shares()
-        fillings = [_DreamFilling(self, shares, denoiser.eos_ids, random_stream(seed)) for seed in batch.seeds]
-        return denoise(batch, mask_id, fillings, denoiser.score, self.mask_is_candidate)
+        return _DreamFilling(self, self._shares(), denoiser.eos_ids, stream)
+
+    @property
+    def _steps(self) -> int:
+        return -(-self.length // self.tokens_per_step) if self.tokens_per_step else self.steps
 
     def _shares(self) -> Tensor:
         """[steps]: the share 1 - s/t of what is masked that each step reveals, 1 at the last."""
-        times = torch.linspace(1, self.eps, self.steps + 1)  # float32, as published: int() truncates on it
+        times = torch.linspace(1, self.eps, self._steps + 1)  # float32, as published: int() truncates on it
         shares = 1 - times[1:] / times[:-1]
         shares[-1] = 1.0
         return shares
@@ -137,7 +119,7 @@ class _DreamFilling(Filling):
             gumbel = -(-uniform.log()).log().to(confidence.device)
             preference = confidence.double() / self.sampler.alg_temp + gumbel
         held = held_back(tokens, self.eos_ids, self.sampler.hold_eos)
-        number = int(len(tokens) * self.shares[index])
+        number = self.sampler.tokens_per_step or int(len(tokens) * self.shares[index])
         return Proposal(tokens, confidence, first_slots(preference, held, number))
 
     def _propose_by_chance(self, chance: float, logits: Tensor) -> Proposal:

@@ -5,7 +5,8 @@ What attention did meanwhile is left to whoever listens to the steps.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ from floatscope.decoding.settings import require_seed
 from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step
 from floatscope.errors import UserError
 
+P = ParamSpec("P")
+D = TypeVar("D", contravariant=True)
+R = TypeVar("R")
 AnyPrompt = Prompt | Sequence[int] | NDArray[Any] | Tensor
 """A Prompt, or its token ids: a list, or an array [T] or [1, T]."""
 
@@ -49,47 +53,53 @@ class Generation:
         return self.canvas[self.slots]
 
 
-@overload
+class OneOrMany(Protocol[D, P, R]):
+    """A function of prompts: one Prompt, or its token ids, gives one result; a list of them gives a list in order."""
+
+    @overload
+    def __call__(self, model: D, prompts: AnyPrompt, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, model: D, prompts: Sequence[AnyPrompt], *args: P.args, **kwargs: P.kwargs) -> list[R]: ...
+
+
+def one_or_many(run: Callable[Concatenate[D, list[Prompt], P], list[R]]) -> OneOrMany[D, P, R]:
+    """Let a function of a list of prompts take one prompt too, and token ids for either."""
+
+    @wraps(run)
+    def call(model: D, prompts: Any, *args: P.args, **kwargs: P.kwargs) -> R | list[R]:
+        if isinstance(model, str):
+            raise UserError(f"{model!r} is the name of a model, not a model: load it first, with fs.load({model!r}).")
+        read, single = read_prompts(prompts, getattr(getattr(model, "config", None), "bos_token_id", None))
+        results = run(model, read, *args, **kwargs)
+        return results[0] if single else results
+
+    return cast(OneOrMany[D, P, R], call)
+
+
+@one_or_many
 def generate(
     denoiser: Denoiser,
-    prompts: AnyPrompt,
+    prompts: list[Prompt],
     sampler: Sampler | None = None,
     seeds: Sequence[int] | None = None,
     on_step: Callable[[Step], object] | None = None,
-) -> Generation: ...
-@overload
-def generate(
-    denoiser: Denoiser,
-    prompts: Sequence[AnyPrompt],
-    sampler: Sampler | None = None,
-    seeds: Sequence[int] | None = None,
-    on_step: Callable[[Step], object] | None = None,
-) -> list[Generation]: ...
-def generate(
-    denoiser: Denoiser,
-    prompts: AnyPrompt | Sequence[AnyPrompt],
-    sampler: Sampler | None = None,
-    seeds: Sequence[int] | None = None,
-    on_step: Callable[[Step], object] | None = None,
-) -> Generation | list[Generation]:
-    """Fill the answer slots after each prompt.
+    replay: bool = False,
+) -> list[Generation]:
+    """Fill the answer slots of each prompt, which follow it or stand where it says.
 
     `prompts`: one Prompt, or its token ids (a list, or an array [T] or [1, T]), gives one Generation; a list of them
     gives a list in order, each sample as it would be alone.
     `sampler`: default: the model's own.
     `seeds`: one per sample; without them all have the sampler's, so that a sample's place does not matter.
     `on_step` sees each Step as it is made. Mask tokens inside a prompt are context: only slots are filled.
+    `replay`: the slots take the answers of the prompts, and the confidence in a token is its probability.
     """
     sampler = sampler_for(denoiser, sampler)
-    wanted, single = read_prompts(prompts)
-    generations = fill(denoiser, make_batch(denoiser, wanted, sampler, seeds), sampler, on_step)
-    return generations[0] if single else generations
+    return fill(denoiser, make_batch(denoiser, prompts, sampler, seeds, replay), sampler, on_step)
 
 
 def sampler_for(denoiser: Any, sampler: Any) -> Sampler:
-    """The sampler that was given, or the model's own; a name in the place of either is refused."""
-    if isinstance(denoiser, str):
-        raise UserError(f"{denoiser!r} is the name of a model, not a model: load it first, with fs.load({denoiser!r}).")
+    """The sampler that was given, or the model's own; a name in its place is refused."""
     if isinstance(sampler, str):
         raise UserError(f"{sampler!r} is the name of a sampler, not a sampler: give model.sampler(name={sampler!r}).")
     return denoiser.sampler() if sampler is None else sampler
@@ -148,7 +158,11 @@ def read_prompts(prompts: Any, bos_id: int | None = None) -> tuple[list[Prompt],
 
 
 def make_batch(
-    denoiser: Denoiser, prompts: Sequence[Prompt], sampler: Sampler, seeds: Sequence[int] | None = None
+    denoiser: Denoiser,
+    prompts: Sequence[Prompt],
+    sampler: Sampler,
+    seeds: Sequence[int] | None = None,
+    replay: bool = False,
 ) -> Batch:
     """The canvases of the prompts, left padded with 0 to one width; slots hold the mask token, or 0 without one."""
     width = max(len(prompt.ids) + (sampler.length if prompt.slots is None else 0) for prompt in prompts)
@@ -165,6 +179,9 @@ def make_batch(
     for seed in seeds:
         require_seed("generate", seed)
     canvases = [prompt.with_slots(sampler.length) for prompt in prompts]
+    answers = [torch.as_tensor(canvas.answer) for canvas in canvases if replay and canvas.answer is not None]
+    if replay and len(answers) < len(canvases):
+        raise UserError("A prompt to be replayed has no answer: give tokens, or a text as the slots of build_canvas.")
     tokens = torch.zeros(len(canvases), width, dtype=torch.int64)
     pads = torch.tensor([width - len(canvas.ids) for canvas in canvases])
     slots = torch.stack([torch.as_tensor(canvas.slots) for canvas in canvases]) + pads[:, None]
@@ -172,4 +189,5 @@ def make_batch(
         row[width - len(canvas.ids) :] = torch.from_numpy(canvas.ids)
     blank = 0 if denoiser.mask_id is None else denoiser.mask_id
     tokens.scatter_(1, slots, blank)
-    return Batch(tokens, pads, slots, torch.full(slots.shape, MASKED, dtype=torch.uint8), tuple(seeds))
+    state = torch.full(slots.shape, MASKED, dtype=torch.uint8)
+    return Batch(tokens, pads, slots, state, tuple(seeds), answers=torch.stack(answers) if replay else None)

@@ -1,8 +1,7 @@
 """LLaDA's sampler: blocks left to right, a quota of slots per step, the most confident or random ones first."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -10,21 +9,14 @@ from torch import Tensor
 from floatscope.canvas import MASKED
 from floatscope.decoding.blocks import answer_blocks, check_division, quotas, resolve_block
 from floatscope.decoding.choosing import choose_tokens, first_slots, held_back, probability_of
-from floatscope.decoding.denoising import Filling, Proposal, denoise, masked_slots
-from floatscope.decoding.settings import (
-    require_choice,
-    require_flag,
-    require_number,
-    require_seed,
-    require_whole,
-)
-from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, random_stream, require_mdm
-
-Remasking = Literal["low_confidence", "random"]
+from floatscope.decoding.denoising import Filling, Proposal, masked_slots
+from floatscope.decoding.order import MaskedSampler
+from floatscope.decoding.settings import Count, NotNegative
+from floatscope.decoding.steps import Batch, Denoiser
 
 
 @dataclass(frozen=True)
-class LLaDASampler(Sampler):
+class LLaDASampler(MaskedSampler):
     """Fill blocks left to right; each step commits a quota of slots (arXiv 2502.09992, section 2.4).
 
     The confidence of a slot is the softmax of the un-noised logits at its token, or uniform noise for
@@ -33,80 +25,60 @@ class LLaDASampler(Sampler):
 
     name: ClassVar[str] = "llada"
 
-    steps: int = 32
+    steps: Count = 32
     """Forward passes in all, shared equally among the blocks; steps left with nothing to fill are dropped."""
-    length: int = 32
+    length: Count = 32
     """Answer slots."""
-    block: int | None = None
+    block: Count | None = None
     """Slots in a block; None: the family's block if it is block-causal, else the whole answer."""
-    temperature: float = 0.0
+    temperature: NotNegative = 0.0
     """Gumbel noise on the choice of tokens; 0 takes the likeliest."""
-    remasking: Remasking = "low_confidence"
+    remasking: Literal["low_confidence", "random"] = "low_confidence"
     """Which slots wait: those of low confidence, or random ones."""
-    cfg: float = 0.0
+    cfg: NotNegative = 0.0
     """Classifier-free guidance against the canvas with its prompt masked; 0 saves the second pass."""
     hold_eos: bool = False
     """Slots that would end the answer commit last in their block; their tokens and confidences stay."""
     mask_is_candidate: bool = False
     """Whether slots may take the mask token, as in the published code: one that does stays masked for another step and,
     at the last step, in the answer. By hand off; the family's own sampler has it on, to decode as published."""
-    seed: int = 0
-    """Seed of every sample that is given none of its own."""
 
     def __post_init__(self) -> None:
-        owner = type(self).__name__
-        require_whole(owner, "steps", self.steps)
-        require_whole(owner, "length", self.length)
-        require_number(owner, "temperature", self.temperature, "[0, inf)")
-        require_choice(owner, "remasking", self.remasking, get_args(Remasking))
-        require_number(owner, "cfg", self.cfg, "[0, inf)")
-        require_flag(owner, "hold_eos", self.hold_eos)
-        require_flag(owner, "mask_is_candidate", self.mask_is_candidate)
-        require_seed(owner, self.seed)
+        super().__post_init__()
         if self.block is not None:
-            require_whole(owner, "block", self.block)
-            check_division(owner, self.length, self.block, self.steps)
+            check_division(type(self).__name__, self.length, self.block, None if self.tokens_per_step else self.steps)
 
     def step_bounds(self, first_slot: int, family_block: int | None) -> tuple[int, int]:
         """The schedule is fixed: both bounds are its length."""
         steps = len(self._schedule(first_slot, family_block, [True] * self.length))
         return steps, steps
 
-    def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
-        """Fill the batch; each sample follows its own schedule of blocks and quotas."""
-        mask_id = require_mdm(self, denoiser, batch)
+    def filling(self, denoiser: Denoiser, batch: Batch, sample: int, stream: torch.Generator) -> Filling:
+        """A schedule of blocks and quotas, by what is masked."""
+        masked = (batch.state[sample] == MASKED).tolist()
+        schedule = self._schedule(int(batch.positions[sample, 0]), denoiser.block, masked)
+        return _LLaDAFilling(self, schedule, denoiser.eos_ids, stream)
+
+    def score(self, denoiser: Denoiser, batch: Batch, columns: Tensor) -> Tensor:
+        """With guidance: away from what the model says with its prompt masked."""
+        given = denoiser.score(batch, columns)
+        if self.cfg == 0:
+            return given
         place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
         prompt = (place >= batch.pads[:, None]).scatter(1, batch.slots, False)  # [B, T]
-
-        def score(now: Batch, columns: Tensor) -> Tensor:
-            given = denoiser.score(now, columns)
-            if self.cfg == 0:
-                return given
-            bare = replace(now, tokens=now.tokens.masked_fill(prompt, mask_id))
-            without = denoiser.score(bare, columns, conditional=False).float()
-            return without + (self.cfg + 1) * (given.float() - without)
-
-        firsts, masked = batch.positions[:, 0].tolist(), (batch.state == MASKED).tolist()
-        fillings = [
-            _LLaDAFilling(
-                self,
-                self._schedule(first, denoiser.block, row),
-                denoiser.eos_ids,
-                random_stream(seed),
-            )
-            for first, row, seed in zip(firsts, masked, batch.seeds, strict=True)
-        ]
-        return denoise(batch, mask_id, fillings, score, self.mask_is_candidate)
+        bare = replace(batch, tokens=batch.tokens.masked_fill(prompt, denoiser.mask_id or 0))
+        without = denoiser.score(bare, columns, conditional=False).float()
+        return without + (self.cfg + 1) * (given.float() - without)
 
     def _schedule(self, first_slot: int, family_block: int | None, masked: list[bool]) -> list[tuple[range, int]]:
         """(block, quota) of each step of a sample; steps that would find their block full are dropped."""
         block = resolve_block(type(self).__name__, self.length, self.block, family_block)
-        check_division(type(self).__name__, self.length, block, self.steps)
+        check_division(type(self).__name__, self.length, block, None if self.tokens_per_step else self.steps)
         steps = self.steps // (self.length // block)
         return [
             (slots, quota)
             for slots in answer_blocks(self.length, block, first_slot, family_block)
-            for quota in quotas(sum(masked[slot] for slot in slots), steps)
+            for quota in quotas(sum(masked[slot] for slot in slots), steps, self.tokens_per_step)
         ]
 
 

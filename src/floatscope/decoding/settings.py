@@ -1,43 +1,50 @@
-"""Checks of a sampler's settings, made where the sampler is made. A failure is a sentence with its remedy."""
+"""What a sampler's settings may be, read off its fields when it is made. A failure is a sentence with its remedy."""
 
-import math
-from collections.abc import Iterable
+import sys
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from floatscope.errors import UserError
 from floatscope.registry import did_you_mean
 
-
-def require_whole(owner: str, name: str, value: object, least: int = 1) -> None:
-    """`value` is an integer, at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UserError(f"{owner}: {name} must be a whole number of at least {least}, got {value!r}.")
+Count = Annotated[int, "[1, inf)"]
+NotNegative = Annotated[float, "[0, inf)"]
 
 
-def require_number(owner: str, name: str, value: object, interval: str) -> None:
-    """`value` is a finite number within `interval`, written as in mathematics: "(0, 1]"."""
-    low, high = (float(end) for end in interval[1:-1].split(","))
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        above = value > low or (interval[0] == "[" and value == low)
-        below = value < high or (interval[-1] == "]" and value == high)
-        if above and below:
-            return
-    raise UserError(f"{owner}: {name} must be a number in {interval}, got {value!r}.")
+def check_settings(sampler: Any) -> None:
+    """Each field holds what its type says: one of a few words, True or False, a finite number in an interval.
 
-
-def require_choice(owner: str, name: str, value: object, choices: Iterable[str]) -> None:
-    """`value` is one of a few words."""
-    known = tuple(choices)
-    if value not in known:
-        raise UserError(f"{owner}: {name}={value!r} is unknown: {did_you_mean(str(value), known)}.")
-
-
-def require_flag(owner: str, name: str, value: object) -> None:
-    """`value` is True or False, not a word or number that stands for it."""
-    if not isinstance(value, bool):
-        raise UserError(f"{owner}: {name} must be True or False, got {value!r}.")
+    The interval stands in `Annotated`, written as in mathematics: "(0, 1]".
+    """
+    owner, hints = type(sampler).__name__, get_type_hints(type(sampler), include_extras=True)
+    for field in fields(sampler):
+        hint, value = hints[field.name], getattr(sampler, field.name)
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if field.name == "seed":
+            require_seed(owner, value)
+        elif value is not None or NoneType not in kinds:
+            _check(owner, field.name, value, kinds[0])
 
 
 def require_seed(owner: str, value: object) -> None:
     """`value` fits a torch generator."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**64:
         raise UserError(f"{owner}: a seed must be a whole number from 0 to 2**64 - 1, got {value!r}.")
+
+
+def _check(owner: str, name: str, value: Any, kind: Any) -> None:
+    words = get_args(kind)
+    if get_origin(kind) is Literal and value not in words:
+        raise UserError(f"{owner}: {name}={value!r} is unknown: {did_you_mean(str(value), words)}.")
+    if kind is bool and not isinstance(value, bool):
+        raise UserError(f"{owner}: {name} must be True or False, got {value!r}.")
+    if get_origin(kind) is not Annotated:
+        return
+    base, interval = words
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    wanted = f"a whole number of at least {low:.0f}" if base is int else f"a number in {interval}"
+    fits = isinstance(value, int if base is int else int | float) and not isinstance(value, bool)
+    fits = fits and low <= value <= min(high, sys.float_info.max)
+    if not fits or (value == low and interval[0] == "(") or (value == high and interval[-1] == ")"):
+        raise UserError(f"{owner}: {name} must be {wanted}, got {value!r}.")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from floatscope.canvas import COMMITTED, MASKED
+from floatscope.decoding.settings import check_settings
 from floatscope.errors import UserError
 
 
@@ -33,6 +34,8 @@ class Batch:
     """One per sample."""
     edits: tuple[tuple[Any, ...], ...] = ()
     """Changes of attention of each sample, carried for the model's side; empty: none."""
+    answers: Tensor | None = None
+    """int64 [B, A]: the tokens that the slots take, whatever the model would choose (a replay); None: it chooses."""
 
     def __post_init__(self) -> None:
         size, width = self.tokens.shape
@@ -176,6 +179,9 @@ class Sampler(ABC):
     seed: int = 0
     """Seed of every sample that is given none of its own; a field of samplers that leave something to chance."""
 
+    def __post_init__(self) -> None:
+        check_settings(self)
+
     @abstractmethod
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         """Fill the batch, one forward pass per step, until nothing is left to do. The caller turns gradients off."""
@@ -202,6 +208,10 @@ def require_mdm(sampler: Sampler, denoiser: Denoiser, batch: Batch) -> int:
             f"{type(sampler).__name__} fills masked slots, but this model {why}: leave the sampler out to use the"
             " model's own."
         )
+    if denoiser.block is not None:
+        _require_at_end(
+            batch, f"This model is block-causal (blocks of {denoiser.block}) and sees no text after a block"
+        )
     return denoiser.mask_id
 
 
@@ -213,12 +223,7 @@ def require_arm(sampler: Sampler, denoiser: Denoiser, batch: Batch) -> None:
             f"{type(sampler).__name__} writes one token after another, but this model denoises masks (mask"
             f" token {denoiser.mask_id}): leave the sampler out to use the model's own."
         )
-    at_end = torch.arange(batch.tokens.shape[1] - batch.length, batch.tokens.shape[1], device=batch.slots.device)
-    if not bool((batch.slots == at_end).all()):
-        raise UserError(
-            f"{type(sampler).__name__} writes its answer after the prompt, but a canvas of the batch has its slots"
-            " elsewhere: put them at the end, or use a model that denoises."
-        )
+    _require_at_end(batch, f"{type(sampler).__name__} writes its answer after the prompt")
 
 
 def require_finite(logits: Tensor, index: int, sample: int) -> None:
@@ -235,4 +240,13 @@ def _require_length(sampler: Sampler, batch: Batch) -> None:
         raise UserError(
             f"{type(sampler).__name__} has length={sampler.length}, but the batch has {batch.length} answer"
             " slots: make them equal."
+        )
+
+
+def _require_at_end(batch: Batch, why: str) -> None:
+    at_end = torch.arange(batch.tokens.shape[1] - batch.length, batch.tokens.shape[1], device=batch.slots.device)
+    if not bool((batch.slots == at_end).all()):
+        raise UserError(
+            f"{why}, but a canvas of the batch has its slots elsewhere: put them at the end, or use a model that"
+            " denoises and sees in both directions."
         )

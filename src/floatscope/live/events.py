@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from floatscope.analysis.anchors import Field, parse_detector
 from floatscope.canvas import Prompt, document_label
-from floatscope.decoding import Sampler, Step, make_batch
+from floatscope.decoding import Sampler, Step
+from floatscope.decoding.generation import make_batch
 from floatscope.live.jobs import Emit
 from floatscope.live.requests import Request
 from floatscope.models.model import Model
