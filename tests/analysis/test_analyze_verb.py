@@ -39,12 +39,33 @@ def test_a_run_with_its_controls(monkeypatch, capsys, tmp_path, run_folder):
     names = {path.name for path in out.iterdir()}
     assert names == {
         *("drift.parquet", "drift_depth.parquet"),
-        *(f"{stem}.{kind}" for stem in ("drift", "drift_map") for kind in ("svg", "pdf", "html")),
+        *(f"{stem}.{kind}" for stem in ("drift", "drift_2", "drift_map") for kind in ("svg", "pdf", "html")),
     }
     table = pl.read_parquet(out / "drift.parquet")
-    assert table["samples"].max() == 3  # controls are not counted as samples
+    # tasks apart, and controls are not counted as samples
+    assert table.group_by("task").agg(pl.col("samples").max()).sort("task").rows() == [("a", 2), ("b", 1)]
+    for stem, drawn in (("drift", "a, base"), ("drift_2", "b, base")):
+        assert drawn in (out / f"{stem}.svg").read_text()
     assert table["untrained"].drop_nulls().len() > 0
     assert "Question" in (out / "drift_map.svg").read_text()
+
+
+def test_conditions_are_not_mixed_unless_they_are_named(monkeypatch, capsys, tmp_path, run_folder):
+    for seed in (5, 6):
+        about = {"sample": f"s{seed}", "task": "a", "condition": "bare"}
+        to_trace(full_run(seed=seed), model="m", metadata=about).save(run_folder / "traces" / f"x{seed}.safetensors")
+    call = ["dispersion", run_folder, "--out", tmp_path / "out"]
+    code, _, told = analyze(monkeypatch, capsys, *call)
+    assert code == 2 and "2 conditions (base, bare); say which with --condition" in told
+    code, _, told = analyze(monkeypatch, capsys, *call, "--condition", "bear")
+    assert code == 2 and "did you mean 'bare'" in told
+    assert not (tmp_path / "out").exists()
+    assert analyze(monkeypatch, capsys, *call, "--condition", "bare")[0] == 0
+    alone = pl.read_parquet(tmp_path / "out" / "dispersion.parquet")
+    assert set(alone["condition"]) == {"bare"} and set(alone["samples"]) == {2}
+    assert analyze(monkeypatch, capsys, *call, "--condition", "bare", "--condition", "base")[0] == 0
+    both = pl.read_parquet(tmp_path / "out" / "dispersion.parquet")
+    assert both.filter(condition="bare").drop("untrained").equals(alone.drop("untrained"))
 
 
 @pytest.mark.slow

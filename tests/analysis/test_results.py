@@ -1,5 +1,7 @@
 """Tables of panels; and what every analysis owes: controls, sentences, one pass, no nan."""
 
+import dataclasses
+
 import numpy as np
 import polars as pl
 import pytest
@@ -20,8 +22,8 @@ def traces(model="m", seeds=range(4), **settings):
 
 def test_tables_hold_mean_interval_and_spread_over_the_samples_that_have_a_value():
     panel = Panel(("layer",))
-    for seed, values in enumerate(([1.0, None], [2.0, 5.0], [6.0, 7.0])):
-        (trace,) = traces(seeds=[seed])
+    for values in ([1.0, None], [2.0, 5.0], [6.0, 7.0]):
+        (trace,) = traces(seeds=[0])
         panel.add(trace, {"layer": [0, 1], "value": values})
     first, second = summarise(panel, Options()).iter_rows(named=True)
     assert (first["value"], first["samples"], second["value"], second["samples"]) == (3.0, 3, 6.0, 2)
@@ -57,6 +59,33 @@ def test_models_side_by_side(name):
 
 
 @pytest.mark.parametrize("name", ANALYSES)
+@pytest.mark.parametrize("label", ["task", "condition"])
+def test_tasks_and_conditions_are_never_pooled(name, label):
+    if (name, label) == ("task_dependence", "task"):
+        return  # it compares tasks
+
+    def labelled(value, seeds, sharpness):
+        for trace in traces(seeds=seeds, sharpness=sharpness):
+            yield dataclasses.replace(trace, metadata=trace.metadata | {label: value})
+
+    options = Options(detector="zscore(1)", draws=50)
+    own = {"one": [*labelled("one", range(4), 1)], "other": [*labelled("other", range(4, 10), 3)]}
+    bare = {"one": [*labelled("one", range(20, 24), 0.1)], "other": [*labelled("other", range(24, 28), 0.2)]}
+    together = analyze(name, [*own["one"], *own["other"]], options, Controls(untrained=[*bare["one"], *bare["other"]]))
+    assert {group[label] for group in together.groups} == {"one", "other"}
+    numbers = ("value", "low", "high", "untrained", "published", "exact", "pearson", "steps")
+    for value in own:
+        alone = analyze(name, own[value], options, Controls(untrained=bare[value]))
+        for table, expected in alone.tables.items():
+            found = together.tables[table].filter(**{label: value})
+            columns = [one for one in numbers if one in expected.columns]
+            assert columns and found.height == expected.height > 0
+            if table != "retrieval_heads_stability":  # its halves are drawn at random, one list after the other
+                both = (part.select(columns).to_numpy() for part in (found, expected))
+                np.testing.assert_allclose(*both, atol=1e-9, err_msg=table)
+
+
+@pytest.mark.parametrize("name", ANALYSES)
 def test_no_trace_is_a_sentence(name):
     with pytest.raises(UserError, match="no trace"):
         analyze(name, [])
@@ -73,7 +102,7 @@ def test_untrained_control_names_its_model():
         trace = to_trace(full_run(seed=seed), model=f"{model}-bare", metadata={"control_of": model})
         return [trace] * height
 
-    models = [*traces("a"), *traces("b")]
+    models = [*traces("a", seeds=[0, 2]), *traces("b", seeds=[0, 2])]
     found = analyze("dispersion", models, controls=Controls(untrained=[*control("a", 1, 50), *control("b", 1, 51)]))
     direct = {m: analyze("dispersion", [to_trace(full_run(seed=s))]).table["value"] for m, s in (("a", 50), ("b", 51))}
     for model in "ab":

@@ -77,23 +77,34 @@ def analyze(
     return ANALYSES.named(name).load("function")(traces, options or Options(), controls or Controls(), **settings)
 
 
-def draw(name: str, results: Mapping[str, Result], models: Sequence[str] = ()) -> Figure:
+def draw(
+    name: str, results: Mapping[str, Result], models: Sequence[str] = (), group: Mapping[str, str] | None = None
+) -> Figure:
     """The figure of one of the results; with "compat" among them, it has the published view where there is one.
 
     `models` are drawn in this order and in the colours of their places; others of the table follow, MDMs first.
+    `group` is one of the result's groups (task and condition); the first, unless one is given.
     """
     from floatscope.analysis.compat import published_view
 
-    table = results[name].table
+    groups = results[name].groups
+    group = next(iter(groups), {}) if group is None else group
+    table = results[name].of(group).table
     found = table.unique("model", maintain_order=True) if "model" in table.columns else table.clear()
     if "kind" in found.columns:
         found = found.sort(found["kind"] == "arm", maintain_order=True)
     others = [str(model) for model in found["model"]] if found.height else []
     models = (*models, *(model for model in others if model not in models))
-    figure = ANALYSES.named(name).load("figure")(results[name], models)
+    figure = ANALYSES.named(name).load("figure")(results[name].of(group), models)
     if "compat" in results and name != "compat":
-        figure = dataclasses.replace(figure, published=published_view(results["compat"], name, models))
-    return figure
+        figure = dataclasses.replace(figure, published=published_view(results["compat"].of(group), name, models))
+    if len(groups) < 2:
+        return figure
+    told, *others = (", ".join(filter(None, one.values())) for one in (group, *(g for g in groups if g != group)))
+    note = f"Drawn: {told}. Not pooled with it, and in the tables: {'; '.join(others)}."
+    return dataclasses.replace(
+        figure, subtitle="; ".join(filter(None, (told, figure.subtitle))), notes=(note, *figure.notes)
+    )
 
 
 def draw_traces(

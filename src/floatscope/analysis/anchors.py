@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 from floatscope.analysis.cells import Array, cell_columns, ratio
 from floatscope.analysis.drawing import lines
 from floatscope.analysis.figure import Figure, finding, result_figure
-from floatscope.analysis.results import NORMALISATIONS, Controls, Options, Panel, Result, analyse, sample_name
+from floatscope.analysis.results import (
+    GROUP,
+    NORMALISATIONS,
+    Controls,
+    Options,
+    Panel,
+    Result,
+    analyse,
+    group_of,
+    sample_name,
+)
 from floatscope.analysis.uniform import on_uniform
 from floatscope.errors import UserError
 from floatscope.registry import Registry
@@ -202,6 +212,7 @@ def anchor_list(trace: Trace, options: Options, number: int) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "model": [trace.model] * len(layer),
+            **{name: [value] * len(layer) for name, value in group_of(trace).items()},
             "sample": [sample_name(trace, number)] * len(layer),
             "layer": layer,
             "position": position,
@@ -211,7 +222,7 @@ def anchor_list(trace: Trace, options: Options, number: int) -> pl.DataFrame:
             "first_step": weights.argmax(axis=0)[layer, position],
             "received": trace.received.mean(axis=0)[layer, position].astype(float),
         },
-        schema_overrides={"text": pl.String, "region": pl.String, "model": pl.String, "sample": pl.String},
+        schema_overrides=dict.fromkeys(("model", *GROUP, "sample", "text", "region"), pl.String),
     )
 
 

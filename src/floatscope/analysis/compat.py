@@ -18,7 +18,7 @@ from floatscope.analysis.cells import Array, ratio
 from floatscope.analysis.drawing import lines
 from floatscope.analysis.figure import Figure, number_text, result_figure
 from floatscope.analysis.flow import region_rollout
-from floatscope.analysis.results import Controls, Options, Panel, Result, collect, summarise
+from floatscope.analysis.results import GROUP, Controls, Options, Panel, Result, collect, summarise
 from floatscope.analysis.uniform import uniform_trace
 from floatscope.canvas import ANSWER, BOS, QUERY, SCAFFOLD, Region, positions
 from floatscope.token_text import plain_text
@@ -55,7 +55,7 @@ def compat(traces: Iterable[Trace], options: Options, controls: Controls) -> Res
 
     panel = collect(traces, ("quirk", "version", "layer"), measure, options.seed)
     table = summarise(panel, options)
-    keys = ["model", "kind", "quirk", "layer"]
+    keys = ["model", "kind", *GROUP, "quirk", "layer"]
     means = table.pivot("version", index=keys, values="value", maintain_order=True)
     interval = table.filter(pl.col("version") == "difference").select(*keys, "low", "high", "samples", "uniform")
     joined = means.join(interval, on=keys, nulls_equal=True, maintain_order="left")

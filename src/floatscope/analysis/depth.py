@@ -3,11 +3,13 @@
 Taken per sample, so that "shallow ..., deep ..." is a number with an interval and a test, and not two curves by eye.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from floatscope.analysis.results import NUMBERS, Options, Panel, readable, summarise
+from floatscope.analysis.results import LABELS, NUMBERS, Options, Panel, readable, summarise
 
 THIRDS = ("shallow", "middle", "deep")
 ALL = "all"
@@ -34,7 +36,7 @@ def depth_table(panel: Panel, options: Options) -> pl.DataFrame:
 
 def _by_depth(panel: Panel) -> pl.DataFrame:
     """The long table of samples with `depth` for `layer`."""
-    groups = ["model", "kind", "trace", *(key for key in panel.keys if key not in ("layer", "head"))]
+    groups = [*LABELS, *(key for key in panel.keys if key not in ("layer", "head"))]
     depth = pl.lit(None, pl.String)
     for model, (_, _, layers) in panel.models.items():  # which may differ in their number of layers
         names = {layer: THIRDS[third] for layer, third in enumerate(thirds(layers))}
@@ -49,7 +51,7 @@ def _by_depth(panel: Panel) -> pl.DataFrame:
     return pl.concat(part.select(*groups, "depth", *NUMBERS) for part in (by_third, whole, contrast))
 
 
-def minus(first: pl.DataFrame, second: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
+def minus(first: pl.DataFrame, second: pl.DataFrame, labels: Sequence[str]) -> pl.DataFrame:
     """The numbers of samples minus others, where both have the same labels."""
     both = first.join(second, on=labels, suffix=" less", nulls_equal=True, maintain_order="left")
     return both.select(*labels, *(pl.col(name) - pl.col(f"{name} less") for name in NUMBERS))

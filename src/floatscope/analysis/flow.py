@@ -16,7 +16,7 @@ from floatscope.analysis.cells import Array, cell_columns, mean_known, ratio
 from floatscope.analysis.depth import THIRDS, thirds
 from floatscope.analysis.drawing import Plot, cells, known_columns, lines
 from floatscope.analysis.figure import Figure, finding, number_text, result_figure
-from floatscope.analysis.results import NUMBERS, Controls, Options, Panel, Result, analyse, readable, summarise
+from floatscope.analysis.results import LABELS, NUMBERS, Controls, Options, Panel, Result, analyse, readable, summarise
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.canvas import ANSWER
 from floatscope.errors import UserError
@@ -136,7 +136,7 @@ def _contrasts(panel: Panel) -> pl.DataFrame:
         (pl.col(name).filter("is_gold").mean() - pl.col(name).filter(~pl.col("is_gold")).mean()).alias(name)
         for name in NUMBERS
     ]
-    each = documents.group_by("model", "kind", "trace", "gold", "window", maintain_order=True).agg(gap)
+    each = documents.group_by(*LABELS, "gold", "window", maintain_order=True).agg(gap)
     each = each.drop_nulls("value")  # no gold document, or no other one
     return pl.concat([each, each.with_columns(pl.lit(_ANY).alias("gold"))])
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from floatscope.analysis.results import Controls
 from floatscope.errors import UserError
+from floatscope.registry import did_you_mean
 from floatscope.traces import Trace
 
 
@@ -42,6 +43,22 @@ def find_traces(*places: str | Path, progress: str | None = None) -> TraceFiles:
         else:
             raise UserError(f"There is nothing at {place}; give a run, a folder of traces or trace files.")
     return TraceFiles(paths, progress)
+
+
+def of_conditions(files: TraceFiles, wanted: Iterable[str] = ()) -> TraceFiles:
+    """The traces of the conditions that are named; none need be where there is but one."""
+    conditions = [str(Trace.load(path).metadata.get("condition", "")) for path in files.paths]
+    known, wanted = dict.fromkeys(conditions), tuple(wanted)
+    if not wanted and len(known) > 1:
+        raise UserError(
+            f"The traces are of {len(known)} conditions ({', '.join(name or 'unnamed' for name in known)}); say which "
+            "with --condition, once for each: they are measured apart."
+        )
+    for name in wanted:
+        if name not in known:
+            raise UserError(f"There is no trace of the condition {name!r}: {did_you_mean(name, known)}.")
+    kept = (path for path, name in zip(files.paths, conditions, strict=True) if not wanted or name in wanted)
+    return TraceFiles(kept, files.progress)
 
 
 def split_controls(

@@ -24,6 +24,10 @@ from floatscope.traces import Trace
 CONTROLS = ("uniform", "random", "untrained")
 NUMBERS = ("value", "uniform", "random")
 """What a sample has of each cell."""
+GROUP = ("task", "condition")
+"""What the caller says of a trace in its metadata; numbers of traces that differ in it are never pooled."""
+LABELS = ("model", "kind", *GROUP, "trace")
+"""What tells samples and their groups apart in a long table of samples."""
 NORMALISATIONS = ("rows", "visible")
 
 
@@ -61,16 +65,35 @@ class Controls:
 
 @dataclass(frozen=True)
 class Result:
-    """Tables by name, the main one first, and sentences about what could not be computed."""
+    """Tables by name, the main one first, and sentences about what could not be computed.
+
+    Every table has the columns `task` and `condition`: what traces say of themselves, empty where they say nothing.
+    """
 
     name: str
     tables: Mapping[str, pl.DataFrame]
     notes: tuple[str, ...] = ()
+    whole: "Result | None" = None
+    """The result that this is a group of."""
 
     @property
     def table(self) -> pl.DataFrame:
         """The main table."""
         return next(iter(self.tables.values()))
+
+    @property
+    def groups(self) -> list[dict[str, str]]:
+        """The tasks and conditions of the main table, in order: what belongs together in a figure."""
+        columns = [name for name in GROUP if name in self.table.columns]
+        return self.table.select(columns).unique(maintain_order=True).to_dicts() if columns else [{}]
+
+    def of(self, group: Mapping[str, str] | None = None) -> "Result":
+        """The rows of one of the groups; of the first, unless one is given."""
+        group, tables = next(iter(self.groups), {}) if group is None else group, {}
+        for name, table in self.tables.items():
+            own = {column: value for column, value in group.items() if column in table.columns}
+            tables[name] = table.filter(**own)
+        return dataclasses.replace(self, tables=tables, whole=self)
 
     def _repr_html_(self) -> str:
         """For notebooks: the figure of the analysis."""
@@ -118,9 +141,11 @@ class Panel:
                 f"{self.models[trace.model]} and {about}); give each model its own name."
             )
         number = len(self.frames)
-        labels = {"model": trace.model, "kind": trace.kind, "sample": sample_name(trace, number), "trace": number}
+        labels = {"model": trace.model, "kind": trace.kind, **group_of(trace), "sample": sample_name(trace, number)}
+        labels = {name: value for name, value in labels.items() if name not in self.keys}
         frame = pl.DataFrame(dict(columns), nan_to_null=True).select(
             *(pl.lit(value).alias(name) for name, value in labels.items()),
+            pl.lit(number).alias("trace"),
             *self.keys,
             *((pl.col(name) if name in columns else pl.lit(None)).cast(pl.Float64).alias(name) for name in NUMBERS),
         )
@@ -145,6 +170,11 @@ class Panel:
 def readable(table: pl.DataFrame) -> pl.DataFrame:
     """Labels as text again: categories save memory while thousands of rows per trace are held."""
     return table.with_columns(pl.col(pl.Categorical).cast(pl.String))
+
+
+def group_of(trace: Trace) -> dict[str, str]:
+    """The task and the condition, where the caller gave them."""
+    return {name: str(trace.metadata.get(name, "")) for name in GROUP}
 
 
 def sample_name(trace: Trace, number: int) -> str:
@@ -215,16 +245,16 @@ def summarise(
     derived: Callable[[Panel], pl.DataFrame] = lambda panel: panel.samples,
     tested: pl.Expr | None = None,
 ) -> pl.DataFrame:
-    """Per model and cell: mean over samples, 95 % interval, spread, number of samples, and the controls.
+    """Per model, task, condition and cell: mean over samples, 95 % interval, spread, number of samples, controls.
 
     keys, derived: a long table of samples made from a panel, and its keys, where it is not the panel's own. tested: the
     rows of it whose cells get a `p` of a mean of 0, two-sided, by flipping signs over samples.
     """
     samples, keys = derived(panel), list(keys or panel.keys)
-    # One part after the other that shares model and first key: matrices of samples x cells stay small and dense.
-    parts = samples.partition_by("model", keys[0], maintain_order=True) or [samples]
-    cells = ["model", "kind", *keys]
-    table = pl.concat(_summarise_part(readable(part), cells, options, tested) for part in parts)
+    groups = [name for name in ("model", "kind", *GROUP) if name not in keys]
+    # One part after the other that shares its group and first key: matrices of samples x cells stay small and dense.
+    parts = samples.partition_by(*groups, keys[0], maintain_order=True) or [samples]
+    table = pl.concat(_summarise_part(readable(part), [*groups, *keys], options, tested) for part in parts)
     return _with_untrained(table, keys, panel, derived)
 
 
@@ -253,14 +283,15 @@ def _summarise_part(samples: pl.DataFrame, keys: list[str], options: Options, te
 def _with_untrained(
     table: pl.DataFrame, keys: list[str], panel: Panel, derived: Callable[[Panel], pl.DataFrame]
 ) -> pl.DataFrame:
-    """Join each model with its untrained control."""
+    """Join each model with its untrained control of the same task and condition; one without labels is of all."""
     if panel.untrained is None or not panel.untrained.frames:
         return table.with_columns(pl.lit(None, pl.Float64).alias("untrained"))
-    control = derived(panel.untrained)
+    control = readable(derived(panel.untrained))
+    groups = [name for name in GROUP if name not in keys]
     parts = []
-    for model in panel.models:
-        own = control.filter(pl.col("model").is_in(panel.controls_of(model)))
-        mean = readable(own.group_by(keys, maintain_order=True).agg(untrained=pl.col("value").mean()))
-        part = table.filter(pl.col("model") == model)
-        parts.append(part.join(mean, on=keys, how="left", nulls_equal=True, maintain_order="left"))
+    for part in table.partition_by("model", *groups, maintain_order=True):
+        own = pl.col("model").is_in(panel.controls_of(part["model"][0]))
+        same = (pl.col(name).is_in(["", part[name][0]]) for name in groups)
+        means = control.filter(own, *same).group_by(keys, maintain_order=True).agg(untrained=pl.col("value").mean())
+        parts.append(part.join(means, on=keys, how="left", nulls_equal=True, maintain_order="left"))
     return pl.concat(parts)

@@ -15,7 +15,7 @@ from floatscope.analysis.cells import Array, cell_columns
 from floatscope.analysis.depth import THIRDS, depth_table
 from floatscope.analysis.drawing import Plot, cells, dots
 from floatscope.analysis.figure import Figure, number_text, result_figure, top_finding
-from floatscope.analysis.results import CONTROLS, Controls, Options, Panel, Result, analyse, as_control, readable
+from floatscope.analysis.results import CONTROLS, GROUP, Controls, Options, Panel, Result, analyse, as_control, readable
 from floatscope.analysis.uniform import uniform_trace, visible_spans
 from floatscope.canvas import QUERY
 from floatscope.statistics import pearson, spearman
@@ -117,9 +117,10 @@ def _masses(trace: Trace, columns: list[int]) -> dict[str, Array]:
 def _top_heads(table: pl.DataFrame) -> pl.DataFrame:
     """The best heads by score, with their controls."""
     ranked = table.drop_nulls("value").sort("value", descending=True, maintain_order=True)
-    first = ("model", "score", pl.int_range(1, pl.len() + 1).over("model", "score").alias("rank"))
-    top = ranked.select(*first, pl.all().exclude("model", "score")).filter(pl.col("rank") <= _TOP)
-    return top.sort("model", "score", "rank", maintain_order=True)
+    lists = ("model", *GROUP, "score")
+    rank = pl.int_range(1, pl.len() + 1).over(lists).alias("rank")
+    top = ranked.select(*lists, rank, pl.all().exclude(lists)).filter(pl.col("rank") <= _TOP)
+    return top.sort(*lists, "rank", maintain_order=True)
 
 
 def _stability(panel: Panel, options: Options) -> pl.DataFrame:
@@ -127,11 +128,12 @@ def _stability(panel: Panel, options: Options) -> pl.DataFrame:
     rows = []
     rng = np.random.default_rng(options.seed)
     unknown = dict.fromkeys(("pearson", "pearson_low", "pearson_high", "spearman", "full_data", "random"))
-    for (model, score), part in readable(panel.samples).group_by("model", "score", maintain_order=True):
+    lists = ("model", *GROUP, "score")
+    for list_of, part in readable(panel.samples).group_by(lists, maintain_order=True):
         wide = part.drop_nulls("value").pivot("trace", index=["layer", "head"], values="value")
         values = wide.drop("layer", "head").drop_nulls().to_numpy()  # [head, sample]
         heads, samples = values.shape
-        row = {"model": model, "score": score, "samples": samples, "heads": heads} | unknown
+        row = dict(zip(lists, list_of, strict=True)) | {"samples": samples, "heads": heads} | unknown
         rows.append(row | (_split_half(values, rng) if heads >= 3 and samples >= 4 else {}))
     return pl.DataFrame(rows, schema_overrides=dict.fromkeys(unknown, pl.Float64))
 

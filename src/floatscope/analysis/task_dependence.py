@@ -63,14 +63,15 @@ def _distances(panel: Panel, options: Options) -> pl.DataFrame:
             f"({', '.join(tasks)}); give traces of more tasks."
         )
     rows = []
-    for model, (number, depth), profile in product(panel.models, enumerate((*THIRDS, "all")), PROFILES):
-        own = samples.filter(model=model, depth=number, profile=profile)
-        control = bare.filter(pl.col("model").is_in(panel.controls_of(model)), depth=number, profile=profile)
+    groups = samples.select("model", "condition").unique(maintain_order=True).rows()
+    for (model, condition), (number, depth), profile in product(groups, enumerate((*THIRDS, "all")), PROFILES):
+        own = samples.filter(model=model, condition=condition, depth=number, profile=profile)
+        known = pl.col("model").is_in(panel.controls_of(model)) & pl.col("condition").is_in(["", condition])
+        control = bare.filter(known, depth=number, profile=profile)
+        labels = {"model": model, "condition": condition, "depth": depth, "profile": profile}
         chance, untrained = _compare(own, "random", options.seed), _compare(control, "value", options.seed)
         beside = {"random": chance["value"], "untrained": untrained["value"], "uniform": None}
-        rows.append(
-            {"model": model, "depth": depth, "profile": profile} | _compare(own, "value", options.seed) | beside
-        )
+        rows.append(labels | _compare(own, "value", options.seed) | beside)
     return pl.DataFrame(
         rows, schema_overrides=dict.fromkeys(("value", "between", "within", "p", *CONTROLS), pl.Float64)
     )

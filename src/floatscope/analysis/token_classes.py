@@ -15,7 +15,7 @@ from floatscope.analysis.depth import THIRDS, minus, third_members
 from floatscope.analysis.drawing import Plot, looks, plot, tooltips
 from floatscope.analysis.figure import Figure, finding, result_figure
 from floatscope.analysis.palette import MUTED
-from floatscope.analysis.results import NUMBERS, Controls, Options, Panel, Result, analyse, readable, summarise
+from floatscope.analysis.results import LABELS, NUMBERS, Controls, Options, Panel, Result, analyse, readable, summarise
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.canvas import SCAFFOLD, positions
 from floatscope.errors import UserError
@@ -102,15 +102,15 @@ def _depth_test(panel: Panel, options: Options) -> pl.DataFrame:
 def _contrasts(panel: Panel) -> pl.DataFrame:
     """Summed share of some classes in the shallow third minus the deep one or the reverse; null where undefined."""
     samples = readable(panel.samples).filter(phase="all")
-    labels, parts = ["model", "kind", "trace"], []
+    parts = []
     for treatment, (structural, lexical) in TREATMENTS.items():
         for contrast, names in (("structural: shallow - deep", structural), ("lexical: deep - shallow", lexical)):
             # A sum that skips nulls would make an undefined share 0: ask for as many known shares as classes.
             summed = (pl.when(pl.col(name).count() == len(names)).then(pl.col(name).sum()) for name in NUMBERS)
-            shares = samples.filter(pl.col("class").is_in(names)).group_by(*labels, "depth", maintain_order=True)
+            shares = samples.filter(pl.col("class").is_in(names)).group_by(*LABELS, "depth", maintain_order=True)
             shares = shares.agg(share.alias(name) for share, name in zip(summed, NUMBERS, strict=True))
             first, _, second = contrast.partition(": ")[2].partition(" - ")
-            gap = minus(shares.filter(depth=first), shares.filter(depth=second), labels)
+            gap = minus(shares.filter(depth=first), shares.filter(depth=second), LABELS)
             parts.append(gap.with_columns(treatment=pl.lit(treatment), contrast=pl.lit(contrast)))
     return pl.concat(parts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,6 +21,7 @@ def analyze(
     out: Path,
     untrained: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=False)] = (),
     null_query: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=False)] = (),
+    condition: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)] = (),
     detector: Annotated[str, flags.detectors()] = "zscore(3)",
     normalisation: Literal["rows", "visible"] = "rows",
     alpha: float | None = None,
@@ -41,6 +43,9 @@ def analyze(
         Traces of the same model with random weights: the control "untrained".
     null_query
         Traces with a question that asks nothing: the control of retrieval heads.
+    condition
+        The condition whose traces are read, where a run has traces of several; may be given more than once. Tasks and
+        conditions are measured apart, each with a figure of its own.
     normalisation
         Received attention over all rows, or over the rows that see the column.
     alpha
@@ -57,7 +62,7 @@ def analyze(
 
     from floatscope.analysis import ANALYSES, Options, draw, draw_traces
     from floatscope.analysis import analyze as run
-    from floatscope.analysis.reading import find_traces, split_controls
+    from floatscope.analysis.reading import find_traces, of_conditions, split_controls
     from floatscope.files import replace_text
     from floatscope.report.page import figure_page
 
@@ -67,9 +72,10 @@ def analyze(
     if unknown:
         raise UserError(f"--{unknown.pop()} is no setting of {analysis}; leave it out.")
     given = (find_traces(*places).paths if places else () for places in (untrained, null_query))
-    files, controls = split_controls(find_traces(*traces, progress=analysis), *given)
+    files, controls = split_controls(of_conditions(find_traces(*traces, progress=analysis), condition), *given)
     result = run(analysis, files, options, controls, **settings)
-    figures = [draw(analysis, {analysis: result})]
+    figures = [draw(analysis, {analysis: result}, group=group) for group in result.groups]
+    figures[1:] = [replace(figure, name=f"{figure.name}_{place}") for place, figure in enumerate(figures[1:], 2)]
     models = result.table["model"].unique(maintain_order=True).to_list() if "model" in result.table.columns else []
     picture = draw_traces(analysis, files, models, layer, options)
     figures += [picture] if picture is not None else []

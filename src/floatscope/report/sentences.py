@@ -81,11 +81,11 @@ def _attention(results: Mapping[str, Result], kinds: Mapping[str, str]) -> str:
     """How much anchors move, and what the first token absorbs, each with its control."""
     parts = []
     if "drift" in results:
-        turnover = results["drift"].table.filter(measure="turnover")
+        turnover = results["drift"].of().table.filter(measure="turnover")
         if moved := _means(turnover, kinds, "untrained"):
             parts.append(f"from step to step the share of anchors that change is {_joined(moved)}")
     if "absorption" in results:
-        first = results["absorption"].table.filter(set="bos", rows="all")
+        first = results["absorption"].of().table.filter(set="bos", rows="all")
         if absorbed := _means(first, kinds, "uniform", scale=1):
             parts.append(f"the first token receives {_joined(absorbed)} of all attention")
     text = "; ".join(parts)
