@@ -16,8 +16,10 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 import floatscope as fs
+from floatscope.qa.samples import Sample
 from floatscope.qa.world import World
 from floatscope.report.page import build_page
+from floatscope.report.player import turnover
 from floatscope.traces import Trace
 from tests.report.making import MODELS, made_content
 
@@ -53,18 +55,27 @@ def browser() -> Iterator:
 
 @pytest.fixture(scope="session")
 def twin_traces() -> list[Trace]:
-    """Two samples under an MDM and an ARM, and the first under the untrained MDM."""
-    samples = World(0).samples("rag", 2, documents=3)
-    found = []
-    for name, control in ((TWINS[0], ""), (TWINS[1], ""), (TWINS[0], "untrained")):
+    """Two samples under an MDM and an ARM, and the first under the untrained MDM, in the order of the player."""
+
+    def traced(name: str, samples: list[Sample], control: str = "") -> list[Trace]:
         model = fs.load(f"{name}-{control}" if control else name)
         sampler = fs.LLaDASampler(steps=8, length=8) if name == TWINS[0] else fs.AutoregressiveSampler(length=8)
-        for sample in samples[: 1 if control else 2]:
+        found = []
+        for sample in samples:
             prompt = fs.build_prompt(model.tokenizer, sample.question, sample.documents, sample.answers)
             about = {"sample": sample.id, "question": sample.question, "answers": list(sample.answers)}
             about |= {"control": control, "control_of": name, "accuracy": 1.0}
             found.append(fs.trace(model, prompt, sampler, metadata=about))
-    return found
+        return found
+
+    samples = World(0).samples("rag", 2, documents=3)
+    own = dict(zip((sample.id for sample in samples), traced(TWINS[0], samples), strict=True))
+    samples.sort(key=lambda sample: turnover(own[sample.id]), reverse=True)  # the player begins with what moves most
+    return [
+        *(own[sample.id] for sample in samples),
+        *traced(TWINS[1], samples),
+        *traced(TWINS[0], samples[:1], "untrained"),
+    ]
 
 
 @pytest.fixture(scope="session")

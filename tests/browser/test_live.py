@@ -115,6 +115,50 @@ def test_it_denoises_to_the_answer_of_generate(server, page, other):
         )
 
 
+def test_what_is_typed_is_what_is_sent(server, page):
+    type_sample(page)
+    page.locator("#answers").fill(" Ida \n\nAnn")
+    page.locator("#seed").fill("7")
+    page.locator("#steps").fill("2")
+    page.locator("#model").select_option("twin-dream")
+    page.locator("#other").select_option("twin-llada")
+    with page.expect_request("**/jobs") as sent:
+        page.locator("#start").click()
+    assert sent.value.post_data_json == {
+        "question": SAMPLE.question,
+        "documents": [{"title": one.title, "text": one.text, "gold": one.gold} for one in SAMPLE.documents],
+        "answers": ["Ida", "Ann"],
+        "models": ["twin-dream", "twin-llada"],
+        "slots": 4,
+        "steps": 2,
+        "seed": 7,
+    }
+    expect(page.locator("#status")).to_contain_text("done")
+    gold = [f"doc {number}" for number, document in enumerate(SAMPLE.documents, 1) if document.gold]
+    for panel in page.locator(".fs-panel").all():
+        assert panel.locator(".fs-is-gold").evaluate_all("all => all.map(box => box.dataset.region)") == gold
+    page.locator("#seed").fill("0")
+
+
+def test_a_text_with_a_gap_is_filled_where_the_gap_is(server, page, open_live):
+    model = server.models["twin-llada"]
+    before, after = "The author of ", " is Tilda Moreau ."
+    type_sample(page, question=f"{before}{{answer}}{after}")
+    page.locator("#start").click()
+    expect(page.locator("#status.wrong")).to_contain_text("remove the documents, or put them into it")
+    eventually(lambda: len(open_live.complaints), equals=1)
+    assert "400 (Bad Request)" in open_live.complaints.pop()  # which a browser notes by itself
+    for _ in SAMPLE.documents:
+        page.locator(".document .remove").last.click()
+    denoise(page, "twin-llada")
+    trace = fs.trace(model, fs.build_canvas(model, before, 4, after), SAMPLERS["twin-llada"])
+    words = [model.tokenizer.convert_ids_to_tokens(int(token)) for token in trace.canvas]
+    expect(page.locator(".fs-label")).to_have_text(["text before", "answer", "text after"])
+    eventually(page.locator(".fs-panel .fs-word").all_inner_texts, equals=words)
+    slots = page.locator(".fs-panel .fs-slot").evaluate_all("all => all.map(slot => Number(slot.dataset.token))")
+    assert slots == trace.slots.tolist() == [4, 5, 6, 7]
+
+
 def test_steps_can_be_gone_back_to(server, page):
     type_sample(page)
     denoise(page, "twin-dream")

@@ -1,6 +1,7 @@
 """What the page may send: each limit refuses with a sentence, and what is allowed comes through as it was typed."""
 
 import json
+import re
 
 import pytest
 
@@ -65,10 +66,13 @@ def test_a_good_request_is_read():
         ({"steps": ...}, "steps should be a whole number from 1 to 256"),
         ({"seed": -1}, "seed should be a whole number"),
         ({"device": "cuda"}, "unknown entry 'device'"),
+        ({"question": "a {answer} b {answer}", "documents": []}, "Write {answer} once, in a text"),
+        ({"question": " {answer}", "documents": []}, "Write {answer} once, in a text"),
+        ({"question": "a {answer}"}, "remove the documents"),
     ],
 )
 def test_what_is_too_much_or_wrong_is_refused(changes, told):
-    with pytest.raises(Refused, match=told) as refused:
+    with pytest.raises(Refused, match=re.escape(told)) as refused:
         read(changes)
     assert refused.value.status == 400
 

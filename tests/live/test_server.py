@@ -112,6 +112,33 @@ def test_an_mdm_streams_the_steps_of_its_trace(server, models, name):
     assert data["steps"] == [] and data["commit_step"] == generation.commit_step.tolist()
 
 
+@pytest.mark.parametrize(("before", "after"), [("The author of", " is Tilda Moreau ."), ("", " is Tilda Moreau .")])
+def test_slots_stand_where_the_text_has_its_gap(server, models, before, after):
+    trace = fs.trace(models[1], fs.build_canvas(models[1], before, 6, after), SAMPLERS["twin-dream"])
+    asked = {"question": f"{before}{{answer}}{after}", "documents": [], "models": ["twin-dream"]}
+    _, opened, *steps, finished, done = run_job(server, REQUEST | asked)
+    [run], data = opened["runs"], finished["data"]
+    sides = [*([["before", 1, 1 + trace.marks["before"].size]] if before else [])]
+    start, stop = trace.slots[0], trace.slots[-1] + 1
+    assert run["slots"] == data["slots"] == list(range(start, stop)) and stop - start == 6
+    assert run["regions"] == [["bos", 0, 1], *sides, ["answer", start, stop], ["after", stop, len(trace.canvas)]]
+    assert data["regions"] == run["regions"] and run["tokens"][start:stop] == [""] * 6
+    assert [event["event"] for event in steps] == ["step"] * run["foreseen"] == ["step"] * trace.steps
+    texts = run["tokens"]
+    for number, event in enumerate(steps):
+        assert_received(event["step"], trace.received[number])
+        for slot, token, *_ in event["step"].get("commits", []):
+            texts[start + slot] = token
+    assert texts == data["tokens"] and done == {"event": "done"}
+    assert data["prediction"] == models[1].text(trace.canvas[trace.slots])
+
+
+def test_an_arm_refuses_a_gap_in_a_sentence(server):
+    asked = {"question": "Who {answer} it?", "documents": [], "models": ["twin-arm"]}
+    *_, error = run_job(server, REQUEST | asked)
+    assert error["event"] == "error" and "writes its answer after the prompt" in error["sentence"]
+
+
 def test_an_arm_streams_its_tokens_and_ends_with_its_attention(server, models):
     generation, text, trace = expected(models, "twin-arm")
     *_, done = events = run_job(server, REQUEST | {"models": ["twin-arm"]})

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from floatscope.analysis.anchors import detect
+from floatscope.canvas import Region
 from floatscope.report import player
 from floatscope.report.markup import script_json
 from tests.traces.full_matrices import full_run, to_trace
@@ -77,6 +78,33 @@ def test_samples_are_grouped_and_bounded():
     assert data["samples"][0]["answers"] == ["Ann"] and data["samples"][0]["runs"][0]["correct"] is True
     assert data["samples"][0]["question"] == "who rules"
     assert len(player.player_data(traces, budget=10)["samples"]) == 1
+
+
+def test_the_sample_whose_anchors_move_most_comes_first():
+    """1 - Jaccard of first and last anchors by hand; an ARM and a control move more and do not count."""
+
+    def made(name, *moments, kind="mdm", control=""):
+        trace = to_trace(full_run(steps=len(moments), layers=2, kind=kind))
+        received = np.full(trace.received.shape, 0.01, np.float32)
+        for step, places in enumerate(moments):
+            received[step, 0, places] = 0.5
+            received[step, 1, 2] = 0.5 if name == "half" else 0.01  # a flat layer has no anchors and does not count
+        arrays = {**trace.arrays, "received": received}
+        return dataclasses.replace(trace, arrays=arrays, metadata={"sample": name, "control": control})
+
+    still = made("still", [3], [5], [3])
+    half = made("half", [3], [3], [4])
+    moving = [still, made("still", [3], [6], control="untrained"), made("still", [3], [6], kind="arm"), half]
+    assert [player.turnover(trace) for trace in moving] == [0, 0, 0, 0.5]
+    assert [sample["id"] for sample in player.player_data(moving)["samples"]] == ["half", "still"]
+    assert [sample["id"] for sample in player.player_data(moving, budget=10)["samples"]] == ["half"]
+
+
+def test_text_around_slots_is_called_after_its_side():
+    regions = [Region("bos", 0, 1), Region("query", 1, 3), Region("answer", 3, 5), Region("query", 5, 6)]
+    marks = {"before": np.array([1, 2]), "after": np.array([5])}
+    assert player.named_regions(regions, marks) == [("bos", 0, 1), ("before", 1, 3), ("answer", 3, 5), ("after", 5, 6)]
+    assert player.named_regions(regions, {})[1] == ("query", 1, 3)
 
 
 def test_what_does_not_fit_comes_without_controls_and_no_regions_are_two():

@@ -18,11 +18,11 @@ from floatscope.canvas import Prompt, document_label
 from floatscope.decoding import Sampler, Step
 from floatscope.decoding.generation import make_batch
 from floatscope.live.jobs import Emit
-from floatscope.live.requests import Request
+from floatscope.live.requests import GAP, Request
 from floatscope.models.model import Model
 from floatscope.qa.metrics import accuracy
-from floatscope.qa.prompts import build_prompt
-from floatscope.report.player import DETECTOR, canvas_data, commits_data, run_data, step_data
+from floatscope.qa.prompts import build_canvas, build_prompt
+from floatscope.report.player import DETECTOR, canvas_data, commits_data, named_regions, run_data, step_data
 from floatscope.tracing import trace
 
 
@@ -35,7 +35,11 @@ def denoise(models: Mapping[str, Model], request: Request, emit: Emit) -> None:
     for model in (models[name] for name in request.models):
         asked = {"steps": request.steps, "seed": request.seed}  # for samplers that have such settings
         sampler = model.sampler(asked, length=request.slots)
-        prompt = build_prompt(model.tokenizer, request.question, request.documents, request.answers)
+        if GAP in request.question:
+            before, _, after = request.question.partition(GAP)
+            prompt = build_canvas(model, before, request.slots, after)
+        else:
+            prompt = build_prompt(model, request.question, request.documents, request.answers)
         make_batch(model, [prompt], sampler)  # refuses what does not fit, before any model runs
         runs.append((model, prompt, sampler))
     opened = [_opened(*run, request) for run in runs]
@@ -53,12 +57,12 @@ def _opened(model: Model, prompt: Prompt, sampler: Sampler, request: Request) ->
     is_slot = np.isin(np.arange(len(canvas.ids)), canvas.slots)
     texts = ["" if slot else text for text, slot in zip(model.token_texts(canvas.ids), is_slot, strict=True)]
     return {
-        **canvas_data(texts, [(region.label, region.start, region.stop) for region in canvas.regions]),
+        **canvas_data(texts, named_regions(canvas.regions, canvas.marks)),
         "model": model.name,
         "kind": "arm" if model.family.is_arm else "mdm",
         "visibility": str(model.visibility),
         "gold": gold,
-        "marked": prompt.marks["gold_answer"].tolist(),
+        "marked": prompt.marks.get("gold_answer", np.zeros(0, np.int64)).tolist(),
         "slots": canvas.slots.tolist(),
         "layers": model.layers,
         "foreseen": sampler.step_bounds(int(canvas.slots[0]), model.block)[1],

@@ -35,6 +35,8 @@ class Limits:
 
 
 LIMITS = Limits()
+GAP = "{answer}"
+"""Where a text has this, the answer's slots stand in its place; else they follow the question."""
 
 
 class Refused(UserError):
@@ -65,10 +67,15 @@ def read_request(body: bytes, models: Collection[str], limits: Limits = LIMITS) 
     except (ValueError, RecursionError) as error:
         raise Refused(400, "The request is not valid JSON.") from error
     table = _table(given, "The request", [field.name for field in fields(Request)])
+    question = _text(table.get("question"), "The question", limits.question, empty=False)
     documents = _list(table.get("documents", []), "documents", limits.documents)
+    if question.count(GAP) > 1 or question == GAP:
+        raise Refused(400, f"Write {GAP} once, in a text: the slots stand in its place.")
+    if GAP in question and documents:
+        raise Refused(400, f"A text with {GAP} is filled as it stands: remove the documents, or put them into it.")
     answers = _list(table.get("answers", []), "right answers", limits.answers)
     return Request(
-        question=_text(table.get("question"), "The question", limits.question, empty=False),
+        question=question,
         documents=tuple(_document(one, number, limits) for number, one in enumerate(documents, 1)),
         answers=tuple(_text(one, "A right answer", limits.answer, empty=False) for one in answers),
         models=_models(table.get("models"), models, limits),

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from floatscope.analysis.anchors import detect
 from floatscope.analysis.flow import gold_label
-from floatscope.canvas import ANSWER, QUERY, positions, regions_from_labels
+from floatscope.canvas import ANSWER, QUERY, Region, positions, regions_from_labels
 from floatscope.report.markup import asset, render
 from floatscope.token_text import plain_text, text_class
 from floatscope.traces import Trace
@@ -63,7 +63,7 @@ def run_data(trace: Trace, detector: str = DETECTOR) -> dict[str, Any]:
     whole = regions_from_labels(np.where(np.isin(np.arange(len(trace.canvas)), trace.slots), ANSWER, QUERY).tolist())
     accuracy = known.get("accuracy")
     return {
-        **canvas_data(trace.texts_or_ids, [(r.label, r.start, r.stop) for r in trace.regions or whole]),
+        **canvas_data(trace.texts_or_ids, named_regions(trace.regions or whole, trace.marks)),
         "model": str(known.get("control_of", trace.model)),
         "kind": trace.kind,
         "visibility": trace.visibility,
@@ -78,6 +78,12 @@ def run_data(trace: Trace, detector: str = DETECTOR) -> dict[str, Any]:
         "confidence": [None if np.isnan(value) else round(float(value), 4) for value in trace.confidence],
         "steps": [step_data(trace.received[step], anchors[step]) for step in range(trace.steps)],
     }
+
+
+def named_regions(regions: Iterable[Region], marks: Mapping[str, ArrayLike]) -> list[tuple[str, int, int]]:
+    """Labels and places of regions; text around the slots of a canvas is called after the side on which it stands."""
+    sides = {place: name for name in ("before", "after") for place in np.asarray(marks.get(name, ()), int).tolist()}
+    return [(sides.get(r.start, r.label) if r.label == QUERY else r.label, r.start, r.stop) for r in regions]
 
 
 def canvas_data(texts: Sequence[str], regions: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
@@ -99,9 +105,10 @@ def canvas_data(texts: Sequence[str], regions: Sequence[tuple[str, int, int]]) -
 
 
 def player_data(traces: Iterable[Trace], detector: str = DETECTOR, budget: int = BUDGET) -> dict[str, Any]:
-    """Traces grouped by sample, in order; as many samples as fit into `budget` characters, at least one.
+    """Traces grouped by sample; as many samples as fit into `budget` characters, at least one.
 
-    Where even the first does not fit, it comes without its controls.
+    The samples in which an MDM exchanges most of its anchors between its first and its last step come first, so that
+    the player opens on one in which they move. Where even the first does not fit, it comes without its controls.
     """
     samples: dict[tuple[str, ...], list[Trace]] = {}
     for trace in traces:
@@ -109,7 +116,7 @@ def player_data(traces: Iterable[Trace], detector: str = DETECTOR, budget: int =
         samples.setdefault(key, []).append(trace)
     chosen: list[dict[str, Any]] = []
     used = 0
-    for key, group in samples.items():
+    for key, group in sorted(samples.items(), key=lambda entry: max(map(turnover, entry[1])), reverse=True):
         # two bytes per value, four characters for three bytes
         expected = sum(prod(array_shape(trace.arrays, "received")) * 8 // 3 for trace in group)
         if chosen and used + expected > budget:
@@ -131,6 +138,15 @@ def player_data(traces: Iterable[Trace], detector: str = DETECTOR, budget: int =
             }
         )
     return {"samples": chosen}
+
+
+def turnover(trace: Trace) -> float:
+    """1 - Jaccard of the anchors of first and last step, mean over layers that have any; 0 for ARMs and controls."""
+    if trace.kind == "arm" or trace.metadata.get("control"):
+        return 0.0
+    first, last = detect(trace, DETECTOR)[[0, -1]] > 0.5  # [layer, token]
+    either, both = (first | last).sum(axis=-1), (first & last).sum(axis=-1)
+    return float(np.mean(1 - both[either > 0] / either[either > 0])) if either.any() else 0.0
 
 
 def trace_html(trace: Trace) -> str:

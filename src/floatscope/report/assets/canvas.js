@@ -5,6 +5,8 @@
   if (floatscope.Panel) return;
 
   const LEVELS = 65535;
+  const NAMES = { query: "question", before: "text before", after: "text after" };
+  const BAND = 5; // pixels below the map, where the answer's slots are marked
 
   function make(tag, className, parent, text) {
     const element = document.createElement(tag);
@@ -89,6 +91,14 @@
       return this.peaks[layer];
     }
 
+    // The share of anchors that the first step and the last do not have in common.
+    turnover(layer) {
+      if (this.last < 1) return 0;
+      const first = this.frame(0).anchors[layer], last = this.frame(this.last).anchors[layer];
+      const either = new Set([...first, ...last]);
+      return either.size && [...either].filter((token) => !(first.has(token) && last.has(token))).length / either.size;
+    }
+
     // "token": was there before this step; "commits": becomes a token in it; "open": not yet.
     state(token, step) {
       const slot = this.slots.get(token);
@@ -150,7 +160,8 @@
 
     seek(event) {
       const box = this.map.getBoundingClientRect();
-      this.player.go(Math.min(this.run.last, Math.floor(((event.clientY - box.top) / box.height) * this.run.foreseen)));
+      const down = (event.clientY - box.top) / (box.height - BAND);
+      this.player.go(Math.min(this.run.last, Math.floor(down * this.run.foreseen)));
     }
 
     open(run, choices, number) {
@@ -197,7 +208,7 @@
         }
         if (frame) continue;
         box.dataset.region = label;
-        const name = make("span", "fs-label", null, { query: "question" }[label] || label.replace("doc", "document"));
+        const name = make("span", "fs-label", null, NAMES[label] || label.replace("doc", "document"));
         if (gold.has(label)) make("span", "fs-gold", name, "gold");
         box.prepend(name);
         box.classList.toggle("fs-is-gold", gold.has(label));
@@ -235,33 +246,38 @@
       this.draw(layer, peak);
     }
 
-    // All steps of the layer at a glance: steps down, tokens across, anchors as dots, a frame around the step shown.
+    // All steps of the layer at a glance: steps down, tokens across, anchors as dots, a frame around the step shown, and
+    // a line below the answer's slots.
     draw(layer, peak) {
       const { run, map } = this;
       const ratio = window.devicePixelRatio || 1;
+      map.style.height = `${Math.max(80, Math.min(176, 7 * run.foreseen)) + BAND}px`;
       const width = (map.width = Math.round(map.clientWidth * ratio)), height = (map.height = Math.round(map.clientHeight * ratio));
       if (!width) return;
       const style = getComputedStyle(map);
-      const heat = style.getPropertyValue("--fs-heat").trim(), ink = style.getPropertyValue("--fs-ink").trim();
+      const [heat, ink, accent] = ["heat", "ink", "accent"].map((name) => style.getPropertyValue(`--fs-${name}`).trim());
       const key = [layer, peak, width, height, heat, run.last, run.data.model, run.data.control].join();
-      if (this.painted?.key !== key || this.painted.run !== run) this.painted = { key, run, image: this.paintMap(layer, peak, width, height, heat, ink) };
+      if (this.painted?.key !== key || this.painted.run !== run) this.painted = { key, run, image: this.paintMap(layer, peak, width, height, { heat, ink, accent }) };
       const pen = map.getContext("2d");
       pen.drawImage(this.painted.image, 0, 0);
-      const down = height / run.foreseen;
+      const down = (height - BAND * ratio) / run.foreseen;
       pen.strokeStyle = ink;
       pen.lineWidth = ratio;
       pen.strokeRect(ratio / 2, Math.round(this.at * down) + ratio / 2, width - ratio, Math.max(ratio, Math.round(down) - ratio));
       map.setAttribute("aria-label", `Received attention of ${run.data.model}, layer ${layer}: ${run.foreseen} steps by ${this.chips.length} tokens; ${this.summary()}`);
     }
 
-    paintMap(layer, peak, width, height, heat, ink) {
+    paintMap(layer, peak, width, height, { heat, ink, accent }) {
       const { run } = this;
+      const ratio = window.devicePixelRatio || 1;
       const image = document.createElement("canvas");
       image.width = width;
       image.height = height;
       const pen = image.getContext("2d");
       const tokens = this.chips.length;
-      const across = width / tokens, down = height / run.foreseen;
+      const across = width / tokens, down = (height - BAND * ratio) / run.foreseen;
+      pen.fillStyle = accent;
+      for (const token of run.slots.keys()) pen.fillRect(token * across, height - 3 * ratio, Math.max(1, across), 3 * ratio);
       for (let at = 0; at <= run.last; at++) {
         const row = run.row(at, layer);
         const top = Math.round(at * down), tall = Math.round((at + 1) * down) - top;

@@ -148,7 +148,7 @@
 
   function short(value) {
     const size = Math.abs(value);
-    const text = size >= 100 ? value.toFixed(0) : size >= 10 ? value.toFixed(1) : size >= 0.01 || size === 0 ? value.toFixed(3).replace(/0{1,2}$/, "") : value.toExponential(1);
+    const text = Number.isInteger(value) ? String(value) : size >= 100 ? value.toFixed(0) : size >= 10 ? value.toFixed(1) : size >= 0.01 ? value.toFixed(3).replace(/0{1,2}$/, "") : value.toExponential(1);
     return text.replace("-", "−").replace(/\.$/, "");
   }
 

@@ -6,7 +6,7 @@
 
   const { make, percent, Run, Panel } = floatscope;
   const STEP_TIME = 900;
-  const KEYS = [["space"], "play or pause", ["←", "→"], "step", ["↑", "↓"], "layer", ["home", "end"], "first and last step"];
+  const KEYS = { "play or pause": ["space"], step: ["←", "→"], layer: ["↑", "↓"], "first and last step": ["home", "end"] };
 
   class Player {
     constructor(root, data) {
@@ -55,10 +55,11 @@
       slot.append(" commits at this step");
       this.columns = make("div", "fs-columns", this.root);
       const keys = make("p", "fs-keys", this.root);
-      KEYS.forEach((part) => {
-        if (typeof part === "string") keys.append(` ${part} `);
-        else part.forEach((key) => make("kbd", "", keys, key));
-      });
+      for (const [does, pressed] of Object.entries(KEYS)) {
+        const group = make("span", "", keys);
+        for (const key of pressed) make("kbd", "", group, key);
+        group.append(does);
+      }
       this.live = make("p", "fs-live", this.root);
       this.live.setAttribute("aria-live", "polite");
       this.panels = [];
@@ -137,14 +138,18 @@
       this.layerSlider.input.max = this.layers - 1;
     }
 
-    // Where to begin: the layer in which some token receives most.
+    // Where to begin: the layer whose anchors change most from the first step to the last; of equals, the one in which
+    // some token receives most.
     tellingLayer() {
       const runs = this.shown.map((_, place) => this.run(place));
-      const peaks = Array.from({ length: this.layers }, (_, layer) => {
+      let best = 0, most = [-1, -1];
+      for (let layer = 0; layer < this.layers; layer++) {
         this.layer = layer;
-        return Math.max(...runs.map((run) => run.peak(this.layerOf(run))));
-      });
-      return peaks.indexOf(Math.max(...peaks));
+        const moved = runs[0].turnover(this.layerOf(runs[0]));
+        const peak = Math.max(...runs.map((run) => run.peak(this.layerOf(run))));
+        if (moved > most[0] || (moved === most[0] && peak > most[1])) [best, most] = [layer, [moved, peak]];
+      }
+      return best;
     }
 
     // Models of unequal depth are compared at the same relative depth.

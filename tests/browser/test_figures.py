@@ -1,0 +1,55 @@
+"""Figures of the page from charts written down by hand: each panel in its room, and the numbers as they are."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from playwright.sync_api import expect
+
+from floatscope.analysis.figure import Figure
+from floatscope.report.page import figure_page
+from tests.browser.conftest import eventually
+from tests.report.test_cards import CHART, panel
+
+pytestmark = pytest.mark.slow
+
+
+def opened(open_page, folder: Path, figure: Figure):
+    path = folder / "figure.html"
+    path.write_text(figure_page(figure), encoding="utf-8")
+    page = open_page(path)
+    expect(page.locator("figure")).to_have_attribute("data-drawn", "light")
+    return page
+
+
+def test_every_panel_is_drawn_in_its_own_room(open_page, tmp_path):
+    page = opened(open_page, tmp_path, Figure("own", "Mine", CHART, pl.DataFrame({"a": [1]}), "See."))
+    rooms = page.locator(".fs-view")
+    expect(page.locator(".fs-view svg")).to_have_count(7)
+    for place, name in enumerate("abcdefg"):
+        assert rooms.nth(place).get_attribute("aria-label") == f"{name}. Mine. See."
+        rooms.nth(place).locator(".mark-symbol path").hover()
+        expect(page.locator(".fs-tip")).to_have_text(name)
+
+
+ROWS = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+
+
+def test_the_numbers_are_those_of_the_table_that_is_shown(open_page, tmp_path):
+    """The same digits for people: at most three behind the point, a true minus, nothing where there is nothing."""
+    table = pl.DataFrame({"name": ["first", "1e5 x", "third"], "value": [-0.12345, None, 1234.5], "n": [1, 20, -3]})
+    other = pl.DataFrame({"name": [f"row {number}" for number in range(201)], "value": [0.001] * 201})
+    published = Figure("own", "Other", panel("b"), other, "See.")
+    page = opened(open_page, tmp_path, Figure("own", "Mine", panel("a"), table, "See.", published=published))
+    page.locator("summary").click()
+    rows = page.locator(".fs-data tr")
+    expect(rows).to_have_count(4)
+    assert rows.evaluate_all(ROWS) == [
+        ["name", "value", "n"], ["first", "−0.123", "1"], ["1e5 x", "", "20"], ["third", "1235", "−3"],
+    ]  # fmt: skip
+    expect(page.locator(".fs-data caption")).to_have_text("Mine")
+    page.locator(".fs-published input").check()
+    expect(rows).to_have_count(201)  # the names of the columns and 200 of 201 rows
+    assert rows.evaluate_all(ROWS)[:2] == [["name", "value"], ["row 0", "1.0e−3"]]
+    expect(page.locator(".fs-data caption")).to_have_text("Mine: the first 200 of 201 rows; the CSV has all.")
+    eventually(page.locator(".fs-chart").evaluate_all, "all => all.map(chart => chart.hidden)", equals=[True, False])

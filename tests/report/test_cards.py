@@ -1,0 +1,79 @@
+"""Cards: the room of every panel, headings and legend, from a chart written down by hand."""
+
+import re
+
+import polars as pl
+
+from floatscope.analysis.figure import Figure
+from floatscope.report.cards import figure_card
+
+
+def panel(name: str, width: int = 200, height: int = 100, **more) -> dict:
+    """A plot of one point, which says the panel's name."""
+    point = {"x": {"field": "x", "type": "quantitative"}, "tooltip": {"field": "says"}}
+    data = {"values": [{"x": 1, "says": name}]}
+    return {"title": name, "width": width, "height": height, "data": data, "mark": "point", "encoding": point} | more
+
+
+CHART = {
+    "vconcat": [
+        {"title": {"text": ["first", "group"]}, "columns": 3, "concat": [panel(name) for name in "abcd"]},
+        {"title": "second", "hconcat": [panel("e", width=400, height=60), panel("f")]},
+        panel("g"),
+    ]
+}
+
+
+def card(chart: dict) -> str:
+    return figure_card(Figure("own", "Mine", chart, pl.DataFrame({"a": [1]}), "See."))
+
+
+def test_groups_have_their_headings_and_panels_their_rooms():
+    """Four panels in three columns need two rows, so that two stand in each; the widest panel sets the least width."""
+    found = card(CHART)
+    parts = re.findall(r"<h4>(.*?)</h4>|--least:(\d+)px;--across:(\d+)|title\">(\w+)</p>|height:(\d+)px", found)
+    assert ["".join(part) for part in parts] == [
+        *("first group", "1502", "a", "146", "b", "146", "c", "146", "d", "146"),
+        *("second", "2602", "e", "106", "f", "146"),
+        *("1501", "g", "146"),
+    ]
+    assert re.findall(r'aria-label="(\w)\. Mine\. See\."', found) == list("abcdefg")
+
+
+def test_what_has_no_size_gets_room_for_itself():
+    facets = panel("a") | {"width": {"step": 20}}
+    assert "--least:320px;--across:1" in card(facets) and 'class="fs-view" role' in card(facets)
+
+
+def test_the_legend_shows_colour_shape_and_dash_of_every_name():
+    def scale(field: str, **values: str | list[int]) -> dict:
+        return {
+            "field": field,
+            "type": "nominal",
+            "scale": {"domain": list(values), "range": list(values.values())},
+        }
+
+    look = {
+        "strokeDash": scale("control", uniform=[4, 3]),
+        "color": scale("model", one="#0072b2", two="#123456"),
+        "shape": scale("model", one="square", two="no such shape"),
+    }
+    alone = {"color": scale("kind", mine="#009e73"), "shape": scale("place", gold="diamond")}
+    unnamed = {"color": scale("hidden", no="#000000") | {"legend": None}}
+    layers = [{"mark": "point", "encoding": encoding} for encoding in (look, alone, unnamed)]
+    entries = re.findall(
+        r'data-field="(\w+)" data-value="(\w+)"><svg width="(\d+)".*?style="color:(.*?)">(.*?)</svg>(\w+)</button>',
+        card({"layer": layers, "width": 10, "height": 10}),
+    )
+    lines = [
+        (entry[:4], re.sub(r'(stroke|fill)="currentColor"| stroke-width="[\d.]+"', "", entry[4])) for entry in entries
+    ]
+    assert [entry[1] for entry in entries] == [entry[5] for entry in entries]
+    line, square, circle = '<path d="M1,6h24" /><path d="', "M9.5,2.5h7v7h-7z", "M9,6a4,4 0 1,0 8,0a4,4 0 1,0 -8,0"
+    assert lines == [
+        (("model", "one", "26", "light-dark(#0072b2,#56b4e9)"), f'{line}{square}" />'),
+        (("model", "two", "26", "light-dark(#123456,#123456)"), f'{line}{circle}" />'),
+        (("kind", "mine", "12", "light-dark(#009e73,#2fc49a)"), '<rect width="12" height="12" rx="2" />'),
+        (("control", "uniform", "26", "var(--fs-control)"), '<path d="M1,6h24"  stroke-dasharray="4 3"/>'),
+        (("place", "gold", "26", "var(--fs-control)"), '<path d="M13,1L18,6L13,11L8,6z" fill="none" />'),
+    ]
