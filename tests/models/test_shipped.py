@@ -123,7 +123,7 @@ def test_a_card_says_how_an_adapter_was_made_and_what_it_can_do(name):
     assert card.startswith(f"# {name}\n") and f"floatscope adapt {fork.parent} --to {fork.to} --data" in card
     assert fork.parent in PARENTS and "Apache-2.0" in card and "MIT" in card and f"--seed {rows[0]['seed']}" in card
     assert f"{[row for row in rows if 'loss' in row][-1]['tokens']:,} tokens" in card
-    assert [gate["gate"] for gate in gates] == list(ADAPTER_GATES)
+    assert [gate["gate"] for gate in gates] == list(ADAPTER_GATES[:3])  # measured before text was continued, too
     assert all(gate["n"] >= 50 and f"| {gate['gate']} | {gate['n']} | {gate['right']:.3f} (" in card for gate in gates)
 
 

@@ -83,7 +83,7 @@ def test_an_adapters_card_says_how_it_was_made_and_what_it_can_do(parent, data_f
     ):
         assert line in card.splitlines()
     assert [row["gate"] for row in json.loads((out / "gates.json").read_text())] == [r["gate"] for r in results]
-    assert told == [(i, 3) for i in range(3)]
+    assert told == [(i, 4) for i in range(4)]
 
 
 def test_a_folder_without_a_log_has_no_card(tmp_path):

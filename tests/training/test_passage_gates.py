@@ -14,6 +14,7 @@ from floatscope.training.gates import (
     MASKED,
     ORACLE,
     answer,
+    continue_text,
     guess_in_passages,
     measure_adapter,
     recover,
@@ -38,7 +39,7 @@ def test_a_gate_counts_what_the_answers_give(folder, held_out):
     model, untrained = fs.load(folder), fs.load(f"{folder}-untrained", check=False)
     told = []
     results = measure_adapter(model, untrained, held_out, 6, lambda *now: told.append(now))
-    assert told == [(name, place, 3) for place, name in enumerate(ADAPTER_GATES)]
+    assert told == [(name, place, 4) for place, name in enumerate(ADAPTER_GATES)]
     assert [result["gate"] for result in results] == list(ADAPTER_GATES)
     for gate, result in zip(ADAPTER_GATES[:2], results[:2], strict=True):
         samples = [s if gate == ORACLE else replace(s, documents=()) for s in held_out[:6]]
@@ -55,6 +56,9 @@ def test_a_gate_counts_what_the_answers_give(folder, held_out):
     assert results[2]["right"] == pytest.approx(sum(after) / 6, abs=1e-4)
     assert results[2]["least"] == pytest.approx(sum(before) / 6, abs=1e-4)
     assert results[2]["exact"] is results[2]["guess"] is None and isinstance(results[2]["passed"], bool)
+    before, after = (list(continue_text(one, held_out[:6])) for one in (untrained, model))
+    assert results[3]["right"] == pytest.approx(sum(after) / 6, abs=1e-4)
+    assert results[3]["least"] == pytest.approx(sum(before) / 6, abs=1e-4)
 
 
 def test_each_gate_asks_what_it_says(held_out, monkeypatch):
@@ -67,11 +71,13 @@ def test_each_gate_asks_what_it_says(held_out, monkeypatch):
 
     monkeypatch.setattr(gates, "answer", made_up)
     monkeypatch.setattr(gates, "recover", lambda model, samples: [0.5, 0.7] if model == "after" else [0.2, 0.4])
-    closed, oracle, text = measure_adapter("after", "before", held_out, 4)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(gates, "continue_text", lambda model, samples: [0.1, 0.3] if model == "after" else [0.2, 0.4])
+    closed, oracle, text, written = measure_adapter("after", "before", held_out, 4)  # pyright: ignore[reportArgumentType]
     assert asked == [[0] * 4, [1] * 4]
     assert (closed["right"], closed["n"], closed["exact"], closed["passed"]) == (0.5, 4, 0.5, None)
     assert (oracle["right"], oracle["passed"]) == (1.0, True)
     assert (text["right"], text["least"], text["passed"], text["n"]) == (0.6, 0.3, True, 2)
+    assert (written["right"], written["least"], written["passed"]) == (0.2, 0.3, False)
     assert measure_adapter("before", "before", held_out, 4)[2]["passed"] is False  # pyright: ignore[reportArgumentType]
 
 
@@ -118,6 +124,28 @@ def test_recovered_tokens_are_those_that_one_forward_names(folder, held_out):
 
     (found,) = recover(Knows(), held_out[:1])  # pyright: ignore[reportArgumentType]
     assert found == pytest.approx(1 - 1 / first)
+
+
+def test_a_passage_is_continued_from_its_middle(held_out, folder, monkeypatch):
+    """F1 by hand: the model sees the first half, and is scored by the words of the other."""
+    model = fs.load(folder)
+    text = "the old river rose again in spring"
+    sample = replace(held_out[0], documents=(Document("", text, True),))
+    seen = []
+
+    def made_up(model, samples, slots, batch, sampler):
+        (passage,) = samples
+        seen.append((passage.before, passage.answers[0], slots))
+        words = passage.answers[0].split()
+        return [" ".join(["wrong", *words[1:]])]  # all words but one
+
+    monkeypatch.setattr(gates, "answer", made_up)
+    (found,) = continue_text(model, [sample])
+    (before, rest, slots), count = seen[0], len(model.tokenizer.tokenize(text))
+    assert before + rest == text and slots == len(model.tokenizer.tokenize(rest))
+    assert len(model.tokenizer.tokenize(before)) == count // 2
+    words = len(rest.split())
+    assert found == pytest.approx((words - 1) / words)  # as many said as wanted, one of them wrong
 
 
 def test_a_guess_takes_any_name_or_number():

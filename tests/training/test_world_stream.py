@@ -71,29 +71,43 @@ def test_a_question_is_asked_once():
 
 def test_a_passage_is_notes_and_their_account_with_a_gap_anywhere():
     tokenizer = make_tokenizer()
-    stream = stream_of(Lesson(1, {"binding": 1.0}, passages=1.0), batch=16)
-    layouts, eos, sizes = Counter(), 0, []
+    stream = stream_of(Lesson(1, {"binding": 1.0}, passages=1.0, slots=1), batch=16)
+    layouts, eos, sentences = Counter(), 0, Counter()
     for step in range(16):
         batch = stream.at(step)
+        hinted = iter(batch.found.tolist())
         for ids, roles, questions in zip(batch.ids, batch.roles, batch.questions, strict=True):
             assert ids[0] == tokenizer.bos_token_id and tokenizer.unk_token_id not in ids
-            assert torch.equal(questions >= 0, (roles == GAP) | (roles == FIRST_EOS) | (roles == LATER_EOS))
-            gap = (roles == GAP).nonzero().flatten().tolist()
+            inside = (roles == GAP) | (roles == FIRST)
+            assert torch.equal(questions >= 0, inside | (roles == FIRST_EOS) | (roles == LATER_EOS))
+            gap = inside.nonzero().flatten().tolist()
             assert gap == list(range(gap[0], gap[-1] + 1))
-            text = tokenizer.decode(ids[1:][(roles[1:] == TEXT) | (roles[1:] == GAP)])
+            text = tokenizer.decode(ids[1:][(roles[1:] == TEXT) | inside[1:]])
             parts = [read_facts(part) for part in text.split("\n")]
             assert len(parts) == 2 and parts[0] == parts[1] != []  # told twice, in one order
+            # Whole sentences, each under a number of its own.
+            facts = read_facts(tokenizer.decode(ids[inside]))
+            numbers = questions[inside].unique_consecutive().tolist()
+            assert len(facts) == len(numbers) == len(set(numbers))
+            sentences[len(facts)] += 1
             line = (ids == tokenizer.convert_tokens_to_ids("\n")).nonzero().item()
+            notes_first = line < gap[0]
+            # The objects of the gap are answers where the notes come before, and come with their words as hints.
+            objects = tokenizer.decode(ids[roles == FIRST])
+            assert objects == (" ".join(fact[2] for fact in facts) if notes_first else "")
+            for place in (roles == FIRST).nonzero().flatten().tolist():
+                assert ids[place] in next(hinted) or tokenizer.decode([int(ids[place])]) in ("The", "of")
             after = int(roles[gap[-1] + 1]) if gap[-1] + 1 < len(roles) else PADDING
-            layouts["left" if gap[0] < line else "inside" if after == TEXT else "end"] += 1
+            side = "first" if gap[0] in (1, line + 1) else "last" if after != TEXT or gap[-1] + 1 == line else "inside"
+            layouts[side, notes_first] += 1
             if after == FIRST_EOS:
                 eos += 1
                 assert set(roles[gap[-1] + 2 :].tolist()) <= {LATER_EOS, PADDING}
             else:
                 assert FIRST_EOS not in roles
-            sizes.append(len(gap))
-    assert min(layouts.values()) > 30 and len(layouts) == 3 and eos > 30
-    assert min(sizes) == 1 and max(sizes) > 60
+        assert next(hinted, None) is None
+    assert len(layouts) == 6 and min(layouts.values()) > 10 and eos > 20
+    assert set(sentences) == set(range(1, 11))
 
 
 def test_passages_come_at_their_share_and_not_before_a_parent_can_bind():

@@ -42,8 +42,9 @@ _PASSAGES = """"right": an accepted answer stands in what the model says, after 
 Documents are windows of about {window} tokens.
 "guess" is the chance of being right with any name or number in the documents, or, without documents, with the commonest
 answer.
-The bar of running text, the share of masked tokens recovered, is what the same fork gives before training on the same
-passages; it is met if the 95% interval of the difference lies above 0."""
+The bars of running text (the share of masked tokens recovered; the F1 of the words written after the first half of a
+passage with those of its other half) are what the same fork gives before training on the same passages; they are met if
+the 95% interval of the difference lies above 0."""
 
 
 def report(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from floatscope.decoding import generate
 from floatscope.models.model import Model
 from floatscope.qa.guesses import most_common_answer
-from floatscope.qa.metrics import accuracy, exact_match
+from floatscope.qa.metrics import accuracy, exact_match, f1
 from floatscope.qa.prompts import build_canvas, build_prompt, surroundings
 from floatscope.qa.samples import Sample
 from floatscope.qa.world import World
@@ -166,14 +166,14 @@ def measure_twin(model: Model, n: int, progress: Teller | None = None) -> list[G
     return results
 
 
-def write(model: Model, samples: Sequence[Sample], sampler: str | None = None) -> list[str]:
+def write(model: Model, samples: Sequence[Sample], sampler: str | None = None, batch: int = BATCH) -> list[str]:
     """What the model writes into the gap of each passage, in as many slots as its own text has tokens."""
     tokenizer: Any = model.tokenizer
     sizes = [len(tokenizer(sample.answers[0], add_special_tokens=False)["input_ids"]) for sample in samples]
     said: dict[str, str] = {}
     for size in sorted(set(sizes)):
         alike = [sample for sample, own in zip(samples, sizes, strict=True) if own == size]
-        said |= zip((sample.id for sample in alike), answer(model, alike, size, BATCH, sampler), strict=True)
+        said |= zip((sample.id for sample in alike), answer(model, alike, size, batch, sampler), strict=True)
     return [said[sample.id] for sample in samples]
 
 
@@ -207,8 +207,8 @@ def guess_in_world(sample: Sample, world: World) -> tuple[float, float]:
     return 1 / len(pool), (1 / stated if stated else 1 / len(pool))
 
 
-CLOSED_BOOK, ORACLE, TEXT = ADAPTER_GATES = (
-    "closed-book", "oracle, 1 document", "running text, share of masked tokens recovered"
+CLOSED_BOOK, ORACLE, TEXT, WRITTEN = ADAPTER_GATES = (
+    "closed-book", "oracle, 1 document", "running text, share of masked tokens recovered", "running text continued, F1"
 )  # fmt: skip
 ORACLE_BAR = 0.5
 ADAPTER_SLOTS = 12
@@ -227,7 +227,8 @@ def measure_adapter(
     gates = {
         CLOSED_BOOK: lambda: _answered(model, CLOSED_BOOK, bare, None),
         ORACLE: lambda: _answered(model, ORACLE, asked, ORACLE_BAR),
-        TEXT: lambda: _recovered(model, untrained, asked),
+        TEXT: lambda: _above_untrained(TEXT, recover, model, untrained, asked),
+        WRITTEN: lambda: _above_untrained(WRITTEN, continue_text, model, untrained, asked),
     }
     results = []
     for done, (name, gate) in enumerate(gates.items()):
@@ -260,18 +261,38 @@ def guess_in_passages(sample: Sample, samples: Sequence[Sample]) -> float:
     return sum(accuracy(phrase, sample.answers) for phrase in phrases) / len(phrases) if phrases else 0.0
 
 
-def _recovered(model: Model, untrained: Model, samples: Sequence[Sample]) -> GateResult:
-    """Masked tokens of held-out passages recovered in one pass; of an ARM, the same tokens after those before them.
-
-    The bar is what the untrained fork gives; it is met where the interval of the difference lies above 0.
-    """
-    after, before = (list(recover(one, samples)) for one in (model, untrained))
+def _above_untrained(
+    gate: str,
+    score: Callable[[Model, Sequence[Sample]], Iterable[float]],
+    model: Model,
+    untrained: Model,
+    samples: Sequence[Sample],
+) -> GateResult:
+    """A score of held-out text. The bar is what the untrained fork gives; met where the difference lies above 0."""
+    after, before = (list(score(one, samples)) for one in (model, untrained))
     passed = paired_difference(after, before).low > 0
-    return judge(TEXT, mean_interval(after), {"exact": None, "guess": None}, sum(before) / len(before), passed)
+    return judge(gate, mean_interval(after), {"exact": None, "guess": None}, sum(before) / len(before), passed)
+
+
+def continue_text(model: Model, samples: Sequence[Sample]) -> Iterator[float]:
+    """F1 of the words that the model writes after the first half of each gold passage, with those of the other half."""
+    tokenizer: Any = model.tokenizer
+    passages = []
+    for sample in samples:
+        text = sample.documents[0].text
+        places = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        middle = places[len(places) // 2][0] if places else 0
+        if middle:
+            passages.append(Sample(sample.id, "", (text[middle:],), before=text[:middle]))
+    for passage, said in zip(passages, write(model, passages, batch=ADAPTER_BATCH), strict=True):
+        yield f1(said, passage.answers)
 
 
 def recover(model: Model, samples: Sequence[Sample]) -> Iterator[float]:
-    """The share of masked tokens recovered in each sample's gold passage, masked alike for every model."""
+    """The share of masked tokens recovered in each sample's gold passage in one pass, masked alike for every model.
+
+    An ARM predicts the same tokens from those before them.
+    """
     tokenizer: Any = model.tokenizer
     bos = surroundings(tokenizer)[0]
     for sample in samples:

@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerFast
 from floatscope.qa.samples import Document
 from floatscope.qa.templates import read_template
 from floatscope.qa.world import World
-from floatscope.qa.world.accounts import LAYOUTS, make_passage
 from floatscope.qa.world.draws import Draw
 from floatscope.qa.world.kinds import MAX_FACTS
 from floatscope.qa.world.relations import PATHS, UNANSWERABLE, Entity, Fact, Path, Relation
@@ -146,35 +145,47 @@ class WorldStream(Stream):
         return example
 
     def _passage(self, draw: Draw) -> Example:
-        """A passage and its gap, which half of the time is whole sentences and else begins and ends at any token.
+        """Notes and their account, before or after them, with a gap of whole sentences anywhere in it.
 
-        Eos follow a gap at the end of the text, as many as slots may be left there.
+        Each sentence of the gap is masked by a ratio of its own. The names that it ends with are answers, where the
+        notes that hold them come before. Eos follow a gap at the end of the text, as slots may be left there.
         """
         rng = draw.rng
-        layout = rng.choice(LAYOUTS)
-        sample = make_passage(draw, rng.randint(1, MAX_FACTS), layout, "", {})
-        before, account, after = (self._encode(text).ids for text in (sample.before, sample.answers[0], sample.after))
-        size = len(account) if rng.random() < 0.5 else draw_slots(rng, 1, len(account))
-        start = rng.randint(0, len(account) - size)
-        stop = start + size
+        story = draw.story(rng.randint(1, MAX_FACTS + 2))
+        start, stop = sorted(rng.sample(range(len(story) + 1), 2))
+        notes, line = self._encode(draw.notes(story)).ids, self._encode("\n").ids
+        notes_first = rng.random() < 0.5
         example = Example()
-        example.add([BOS_ID, *before, *account[:start]], TEXT)
-        example.add(account[start:stop], GAP, 0)
-        example.add([*account[stop:], *after], TEXT)
-        if layout == "continue" and stop == len(account):
-            self._fill(example, draw_slots(rng, 1, 32) - 1, 0)
+        example.add([BOS_ID, *(notes + line if notes_first else [])], TEXT)
+        for number, fact in enumerate(story):
+            sentence, size = self._encode(fact.plain).ids, len(self._encode(fact.object.name).ids)
+            if not start <= number < stop:
+                example.add(sentence, TEXT)
+                continue
+            example.add(sentence[: -size - 1], GAP, number)
+            self._name(example, sentence[-size - 1 : -1], fact.object, FIRST if notes_first else GAP, number)
+            example.add(sentence[-1:], GAP, number)
+        if not notes_first:
+            example.add(line + notes, TEXT)
+        elif stop == len(story):
+            self._fill(example, draw_slots(rng, 1, 32) - 1, stop - 1)
         return example
 
     def _answer(self, example: Example, ask: Ask, slots: int, number: int) -> None:
         answer = self._encode(ask.answer).ids
-        if ask.found:
-            starts = len(answer) if slots else 1  # slots are filled in any order, plain answers from the left
-            example.add(answer[:starts], HOP if isinstance(ask.about, Path) else FIRST, number)
-            example.add(answer[starts:], ANSWER, number)
-            example.found += starts * [self._encode(f"{ask.found.key} {ask.found.companion}").ids]
-        else:
-            example.add(answer, ANSWER, number)
+        role = ANSWER if ask.found is None else HOP if isinstance(ask.about, Path) else FIRST
+        self._name(example, answer, ask.found, role, number)
         self._fill(example, max(slots, len(answer)) - len(answer) if slots else 1, number)
+
+    def _name(self, example: Example, ids: list[int], found: Entity | None, role: int, number: int) -> None:
+        """A name that answers; tokens that it can start with, if FIRST or HOP, come with what the first hop finds."""
+        if role in (FIRST, HOP) and found is not None:
+            starts = len(ids) if self.lesson.slots else 1  # slots are filled in any order, plain answers from the left
+            example.add(ids[:starts], role, number)
+            example.add(ids[starts:], ANSWER, number)
+            example.found += starts * [self._encode(f"{found.key} {found.companion}").ids]
+        else:
+            example.add(ids, role, number)
 
     def _fill(self, example: Example, left: int, number: int) -> None:
         """Eos in the slots that are left over."""

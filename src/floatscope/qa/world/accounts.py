@@ -11,7 +11,6 @@ from floatscope.qa.samples import Sample
 from floatscope.qa.world.draws import Draw
 from floatscope.qa.world.relations import NAME_KINDS, RELATIONS
 
-LAYOUTS = ("continue", "infill", "mirrored")
 Stated = tuple[str, str, str]
 """A fact as a text states it: the names of subject, relation and object."""
 
@@ -24,8 +23,7 @@ def make_passage(draw: Draw, facts: int, layout: str, id: str, metadata: dict[st
     """
     inside = layout == "infill"
     story = draw.story(facts + 2 * inside)
-    notes = " ".join(draw.document(fact).text for fact in story)
-    account = [fact.stated(fact.relation.statements[0]) for fact in story]
+    notes, account = draw.notes(story), [fact.plain for fact in story]
     first, last = (f"{account.pop(0)} ", f" {account.pop()}") if inside else ("", "")
     notes_last = draw.rng.random() < 0.5 if inside else layout == "mirrored"
     before, after = (first, f"{last}\n{notes}") if notes_last else (f"{notes}\n{first}", last)

@@ -65,7 +65,7 @@ class Draw:
         `plain` is for the first lessons: the relation's first statement and nothing else.
         """
         if plain and fact is not None:
-            return Document(fact.subject.name, fact.stated(fact.relation.statements[0]), gold)
+            return Document(fact.subject.name, fact.plain, gold)
         extra = self.rng.choices((0, 1, 2), (0.5, 0.35, 0.15))[0]
         if fact is None:
             subject = self.entity(self.rng.choice(("person", "company", "city", "work")))
@@ -110,6 +110,10 @@ class Draw:
             number = min(self.rng.randint(1, 3), len(relations), count - len(facts))
             facts += [self.fact(relation, subject) for relation in self.rng.sample(relations, number)]
         return facts
+
+    def notes(self, facts: Sequence[Fact]) -> str:
+        """The facts one after the other, in any words, with fillers among them."""
+        return " ".join(self.document(fact).text for fact in facts)
 
     def chain(self, path: Path) -> tuple[Fact, Fact]:
         """Two fresh facts in a row: the first one's object is the second one's subject."""

@@ -74,6 +74,11 @@ class Fact:
     relation: Relation
     object: Entity
 
+    @property
+    def plain(self) -> str:
+        """The fact in its plainest words, which end with its object."""
+        return self.stated(self.relation.statements[0])
+
     def stated(self, statement: str) -> str:
         """One of the relation's statements about this subject and object."""
         return statement.format(s=self.subject.name, o=self.object.name)
