@@ -251,7 +251,7 @@ POINTS = """panel => [...panel.querySelectorAll('.mark-symbol path')].map(path =
 def test_points_stand_at_the_values_of_the_table(page):
     panel = expect_drawn(page, "absorption").locator(".fs-view").first
     found = panel.evaluate(POINTS)
-    table = made_results()["absorption"].table.filter(set="bos", rows="all")
+    table = made_results()["absorption"].of().table.filter(set="bos", rows="all")
     values = {(row["model"], str(row["layer"])): row["value"] for row in table.iter_rows(named=True)}
     assert len(found) == len(values) and {(say["model"], say["layer"]) for say, _, _ in found} == set(values)
     known = [(int(say["layer"]), values[say["model"], say["layer"]], x, y) for say, x, y in found]

@@ -20,6 +20,7 @@ def made_trace(model: str, seed: int, control: str = "", **settings) -> Trace:
     about = {
         "sample": f"sample {seed % 10}",
         "task": "ab"[seed % 2],
+        "condition": "documents/5",
         "question": "Who <rules> & why?",
         "answers": ["Ann"],
         "accuracy": float(seed % 2),
