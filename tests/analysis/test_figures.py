@@ -531,3 +531,19 @@ def test_sentences_name_models_in_order_with_their_controls():
         == "What: m 1.0; w 0.5 [0, 1] (even 3.0)."
     )
     assert sentence("What", {}) == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["\x1b[31mred", "a\x00b", "a\u2028b\u2029c", "\N{GRINNING FACE}" * 60], ids=lambda name: ascii(name[:3])
+)
+def test_characters_that_the_converter_does_not_take_are_replaced(name):
+    """A control character ended the whole process; a line end in a filter, or a long name of emoji, gave no drawing."""
+    table = pl.DataFrame({"model": [name, "m"], "value": [0.5, 0.4]})
+    chart = {
+        "data": {"values": table.to_dicts()},
+        "transform": [{"filter": {"field": "model", "equal": name}}],
+        "mark": "point",
+        "encoding": {"x": {"field": "value", "type": "quantitative"}, "color": {"field": "model", "type": "nominal"}},
+    }
+    drawn = Figure("drift", "A figure", chart, table, "").svg()
+    assert drawn.count('aria-roledescription="point"') == 1 and "\N{REPLACEMENT CHARACTER}" in drawn

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from tests.fuzz import checkpoints, cli_calls, run_files, traces
+from tests.fuzz import checkpoints, cli_calls, http_requests, pages, run_files, traces
 from tests.fuzz.outcomes import Attempt, Counts, sandbox
 from tests.fuzz.targets import Targets
 
@@ -20,6 +20,8 @@ KINDS: dict[str, Callable[[random.Random, Path, Targets], Iterator[Attempt]]] = 
     "files of a run": lambda rng, folder, at: run_files.attempts(rng, folder, at.run, at.study),
     "folders of models": lambda rng, folder, at: checkpoints.folders(rng, folder),
     "GGUF files": lambda rng, folder, at: checkpoints.gguf_files(rng, folder),
+    "names in pages and tables": lambda rng, folder, at: pages.attempts(rng, folder),
+    "HTTP requests": lambda rng, folder, at: http_requests.attempts(rng, folder),
 }
 
 

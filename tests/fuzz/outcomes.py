@@ -20,8 +20,9 @@ from floatscope.errors import UserError
 SECONDS, MEMORY = 60, 8 * 2**30
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the hub's client is imported: no attempt leaves this machine
 ACCEPTED, REFUSED, REDONE = "accepted", "refused", "redone"
-TRACEBACK, SILENT, SCRIPT, CODE, HANGS = "traceback", "silent change", "script ran", "code ran", "hangs"
-GOOD, BAD = (ACCEPTED, REFUSED, REDONE), (TRACEBACK, SILENT, SCRIPT, CODE, HANGS)
+TRACEBACK, SILENT, SCRIPT, CODE = "traceback", "silent change", "script ran", "code ran"
+LET_IN, HANGS = "let in", "hangs"
+GOOD, BAD = (ACCEPTED, REFUSED, REDONE), (TRACEBACK, SILENT, SCRIPT, CODE, LET_IN, HANGS)
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def clock(seconds: int = SECONDS) -> Iterator[None]:
 
 
 def attempt(what: str, call: Callable[[], Any], judge: Callable[[Any], str] = lambda found: ACCEPTED) -> Attempt:
-    """Call something of the library: a UserError is a refusal; `judge` says what a result is worth."""
+    """Call something of the library: a UserError is a refusal; `judge` says what a result is worth, and ": why"."""
     try:
         with clock(), quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -80,9 +81,10 @@ def attempt(what: str, call: Callable[[], Any], judge: Callable[[Any], str] = la
         return Attempt(what, REFUSED)
     except TooLong:
         return Attempt(what, HANGS)
-    except Exception:
+    except BaseException:  # a panic of a library in Rust is no Exception
         return Attempt(what, TRACEBACK, traceback.format_exc(limit=-3))
-    return Attempt(what, judge(found))
+    outcome, _, detail = judge(found).partition(": ")
+    return Attempt(what, outcome, detail)
 
 
 def command(arguments: list[str]) -> Attempt:

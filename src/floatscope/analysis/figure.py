@@ -26,6 +26,9 @@ Theme = Literal["light", "dark"]
 FORMATS = ("svg", "pdf", "png")
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 """The version of Vega-Lite that charts are written for."""
+_UNDRAWABLE = "[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\u2028\u2029]"
+"""What XML cannot hold, at which the converter ends the process, and line ends that no Vega expression may have."""
+_OF_TWO_HALVES = "[\U00010000-\U0010ffff]"
 
 
 @dataclass(frozen=True)
@@ -58,33 +61,46 @@ class Figure:
         spec["title"] = {"text": self.title, "anchor": "start", "fontSize": 15, "offset": 12}
         if self.subtitle:
             spec["title"]["subtitle"] = self.subtitle
-        return in_theme(spec, theme)
+        return in_theme(_without(_UNDRAWABLE, spec), theme)
 
     def svg(self, theme: Theme = "light") -> str:
         """The drawing with its title and legends."""
-        import vl_convert
-
-        return vl_convert.vegalite_to_svg(self.spec(theme), vl_version=VEGA_LITE)
+        return self._converted("svg", theme)
 
     def save(self, stem: str | Path, formats: Sequence[str] = ("svg",), theme: Theme = "light") -> list[Path]:
         """Write `stem.svg` and so on; for a page that reacts to the reader see `floatscope.report.page.figure_page`."""
-        import vl_convert
-
         paths = []
         for name in formats:
             if name not in FORMATS:
                 raise UserError(f"There is no figure format {name!r}; known are {', '.join(FORMATS)}.")
-            convert, settings = getattr(vl_convert, f"vegalite_to_{name}"), {"scale": 2} if name == "png" else {}
-            content = convert(self.spec(theme), vl_version=VEGA_LITE, **settings)
+            content = self._converted(name, theme)
             paths.append(Path(f"{stem}.{name}"))
             replace_bytes(paths[-1], content.encode() if isinstance(content, str) else content)
         return paths
+
+    def _converted(self, form: str, theme: Theme) -> Any:
+        import vl_convert
+
+        convert, settings = getattr(vl_convert, f"vegalite_to_{form}"), {"scale": 2} if form == "png" else {}
+        try:
+            return convert(self.spec(theme), vl_version=VEGA_LITE, **settings)
+        except ValueError:  # Vega cuts a long name inside a character of two halves, which the converter cannot read
+            return convert(_without(_OF_TWO_HALVES, self.spec(theme)), vl_version=VEGA_LITE, **settings)
 
     def _repr_html_(self) -> str:
         """For notebooks: a drawing without any script, which every viewer shows."""
         texts = [f"<p><b>{html.escape(self.finding)}</b></p>"] if self.finding else []
         texts += [f"<p>{html.escape(text)}</p>" for text in (self.caption, *self.notes) if text]
         return f'<div style="overflow-x:auto">{self.svg()}</div>{"".join(texts)}'
+
+
+def _without(characters: str, spec: Any) -> Any:
+    """A specification with some characters replaced."""
+    if isinstance(spec, str):
+        return re.sub(characters, "\N{REPLACEMENT CHARACTER}", spec)
+    if isinstance(spec, dict):
+        return {_without(characters, key): _without(characters, value) for key, value in spec.items()}
+    return [_without(characters, value) for value in spec] if isinstance(spec, list) else spec
 
 
 def in_theme(spec: dict[str, Any], theme: str) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class LiveServer(ThreadingHTTPServer):
     """Binds at once; `open_with` gives it its models, then `serve_forever` serves."""
 
     daemon_threads = True
+    request_queue_size = 64  # five, the default, keep an honest client waiting for seconds behind a crowd
 
     def __init__(self, host: str, port: int, limits: Limits = LIMITS) -> None:
         if not host:  # which the system reads as every interface
