@@ -71,6 +71,22 @@ def test_trace_writes_a_trace_and_shows_the_answer(monkeypatch, capsys, tmp_path
     assert [trace.texts[k] for k in trace.marks["evidence"]].count("Mars") == 1
 
 
+@pytest.mark.parametrize(("family", "order"), [((), (0, 1, 2)), (("--family", "mdm.toml"), (2, 1, 0))])
+def test_a_text_is_replayed(monkeypatch, capsys, tmp_path, checkpoint, family, order):
+    family = [checkpoint / part if part.endswith(".toml") else part for part in family]
+    call = ["trace", checkpoint, "--question", "who wrote the book ?", "--replay", "Ada the book", *family]
+    call += ["--out", tmp_path / "t", *(["--order", "right-to-left"] if family else [])]
+    code, shown, _ = run(monkeypatch, capsys, *call)
+    assert code == 0 and "answer: 'Ada the book'" in shown
+    trace = fs.Trace.load(tmp_path / "t")
+    assert trace.texts is not None and [trace.texts[k] for k in trace.slots] == ["Ada", "the", "book"]
+    assert trace.commit_step.tolist() == list(order) and trace.sampler["replay"] is True
+    code, _, told = run(monkeypatch, capsys, *call, "--length", 5)
+    assert code == 2 and "has 3 answer slots and the sampler fills 5" in told
+    code, _, told = run(monkeypatch, capsys, *call[:5], " ", "--out", tmp_path / "t")
+    assert code == 2 and "The text that is to stand in the slots is empty" in told
+
+
 def test_the_same_seed_gives_the_same_bytes(monkeypatch, capsys, tmp_path, checkpoint):
     call = ["trace", checkpoint, "--question", "who ?", "--family", checkpoint / "mdm.toml", "--length", 4]
     call += ["--temperature", 1.0, "--steps", 2]

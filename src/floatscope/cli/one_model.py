@@ -24,6 +24,7 @@ def trace(
     doc: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=False)] = (),
     gold: Annotated[tuple[int, ...], Parameter(negative="", consume_multiple=False)] = (),
     answer: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)] = (),
+    replay: str | None = None,
     out: Path,
     settings: flags.SamplerFlags | None = None,
     keep: Literal["compact", "groups", "heads", "matrices"] = "compact",
@@ -45,6 +46,8 @@ def trace(
         Number of a document (from 1) that holds the evidence; repeat for more. Gives the mark "evidence".
     answer
         A right answer; repeat for more. Gives the mark "gold_answer" inside gold documents.
+    replay
+        A text that the answer takes instead of the model's own, token by token (with --order and --tokens-per-step as you like); begin it with a blank where a word follows one.
     out
         Where the trace goes; its folder must exist.
     keep
@@ -55,13 +58,15 @@ def trace(
     from floatscope.tracing import trace as run
 
     documents = _documents(doc, gold)
-    _require_text(question, *answer)
+    _require_text(question, *answer, replay or "")
     writable(out)
     loaded = loading.load(model)
     if loaded.tokenizer is None:
         raise UserError(f"{model} has no tokenizer beside its weights, so text cannot be read: add tokenizer.json")
-    how = loaded.sampler(**({} if settings is None else vars(settings)))
-    prompt = build_prompt(loaded.tokenizer, question, documents, answer)
+    prompt = build_prompt(loaded.tokenizer, question, documents, answer, slots=replay)
+    told = {key: value for key, value in ({} if settings is None else vars(settings)).items() if value is not None}
+    wishes = {"order": "left-to-right", "tokens_per_step": 1} if replay else {}
+    how = loaded.sampler(wishes, **({} if prompt.slots is None else {"length": len(prompt.slots)}) | told)
     known = {"sample": question, "answers": answer}
     with progress_bar() as progress:
         task = progress.add_task("generating" if loaded.family.is_arm else "denoising", total=None)
@@ -71,7 +76,7 @@ def trace(
                 progress.update(task, total=how.step_bounds(int(step.given.positions[0, 0]), loaded.block)[1])
             progress.advance(task)
 
-        [found] = run(loaded, [prompt], how, keep=keep, metadata=known, on_step=advance)
+        [found] = run(loaded, [prompt], how, keep=keep, metadata=known, on_step=advance, replay=replay is not None)
         progress.update(task, total=found.steps)  # it may have ended early
     prediction = loaded.text(found.answer)
     found = replace(found, metadata={**found.metadata, "prediction": prediction})

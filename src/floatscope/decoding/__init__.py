@@ -13,6 +13,7 @@ from floatscope.decoding.denoising import Filling, Proposal, denoise, masked_slo
 from floatscope.decoding.dream import DreamSampler
 from floatscope.decoding.generation import Generation, generate
 from floatscope.decoding.llada import LLaDASampler
+from floatscope.decoding.order import MaskedSampler
 from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, random_stream, require_mdm
 from floatscope.decoding.threshold import ThresholdSampler
 from floatscope.errors import UserError
@@ -46,6 +47,7 @@ __all__ = [
     "Filling",
     "Generation",
     "LLaDASampler",
+    "MaskedSampler",
     "Proposal",
     "Sampler",
     "Step",
