@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what type checkers read; at run time `_NAMES` says the same
     from floatscope.models.loading import load as load
     from floatscope.models.model import Model as Model
     from floatscope.models.visibility import Visibility as Visibility
+    from floatscope.probe.edits import Edit as Edit
     from floatscope.qa import world as world
     from floatscope.qa.prompts import build_canvas as build_canvas
     from floatscope.qa.prompts import build_prompt as build_prompt
@@ -51,6 +52,7 @@ _NAMES = {  # in the order of the work: load, decode, trace, ask
         "generate", "Generation", "LLaDASampler", "DreamSampler", "ThresholdSampler", "AutoregressiveSampler",
     ),
     "tracing": ("trace", "replay"),
+    "probe.edits": ("Edit",),
     "traces": ("Trace", "import_reference"),
     "qa.samples": ("Sample", "Document"),
     "canvas": ("Prompt",),

@@ -19,8 +19,10 @@ from floatscope.canvas import MASKED, Prompt, token_ids
 from floatscope.decoding import Batch, Generation, Sampler, Step
 from floatscope.decoding.generation import fill, make_batch, one_or_many, sampler_for
 from floatscope.errors import UserError
+from floatscope.models.edited import EditedModel, Edits, begin, make_editors, watching
 from floatscope.models.model import Model
 from floatscope.probe.attention import Geometry, Probe, probing
+from floatscope.probe.editing import Editor, Recalled
 from floatscope.probe.kernel import LayerStatistics, Workspace
 from floatscope.probe.layout import Layout
 from floatscope.probe.recording import Arrays, CausalRecorder, DenoisingRecorder, Plan
@@ -47,6 +49,7 @@ def trace(
     on_step: StepListener | None = None,
     on_received: ReceivedListener | None = None,
     replay: bool = False,
+    edits: Edits = (),
 ) -> list[Trace]:
     """Denoise (or, for an ARM, generate) and capture attention at every step.
 
@@ -63,6 +66,8 @@ def trace(
     on_received: sees every Step of an MDM with the attention received at it, an array [layer, token] per sample (of its
     last step, for one that has ended); an ARM's attention is known after its last step only.
     replay: as `floatscope.replay` does, with the answers of the prompts.
+    edits: changes of attention meanwhile, a list of `fs.Edit` for all prompts, or a list of such lists; the arrays show
+    attention as it was changed.
     """
     sampler = sampler_for(model, sampler)
     known = metadata_of_samples({} if metadata is None else metadata, len(prompts))
@@ -70,17 +75,18 @@ def trace(
     names, canvases = kept_arrays(keep), [prompt.with_slots(sampler.length) for prompt in prompts]
     bounds = [sampler.step_bounds(first, model.block) for first in batch.positions[:, 0].tolist()]
     check_matrices(names, matrix_steps, max(most for _, most in bounds), matrix_layers, model.layers)
+    editors = make_editors(model, canvases, edits, sampler, batch.seeds) if edits else []
     if model.is_arm:
-        generations = fill(model, batch, sampler, on_step)
+        generations = fill(EditedModel(model, editors) if editors else model, batch, sampler, on_step)
         canvases = [
             canvas.without_slots(sampler.length - len(generation.slots))
             for canvas, generation in zip(canvases, generations, strict=True)
         ]
         plans = [Plan.of(canvas, names, matrix_layers=matrix_layers) for canvas in canvases]
-        records = record_finished(model, generations, plans)
+        records = record_finished(model, generations, plans, [editor.recall() for editor in editors])
     else:
         plans = [Plan.of(canvas, names, matrix_steps, matrix_layers) for canvas in canvases]
-        tap = DenoisingTap(model, plans, bounds)
+        tap = DenoisingTap(model, plans, bounds, editors)
 
         def listen(step: Step) -> None:
             tap.commit(step)
@@ -97,6 +103,7 @@ def trace(
                     f"{most}: correct them."
                 )
         records = [recorder.finish() for recorder in tap.recorders]
+    applied = [editor.edits for editor in editors] or [()] * len(prompts)
     return [
         Trace(
             model=model.name,
@@ -117,9 +124,10 @@ def trace(
             keep=short_form(names),
             arrays=arrays | {name: found for name, found in _history(model, generation).items() if name in names},
             metadata=table,
+            edits=tuple(asdict(edit) for edit in own),
         ).validate()
-        for canvas, generation, (arrays, qk_steps), seed, table in zip(
-            canvases, generations, records, batch.seeds, known, strict=True
+        for canvas, generation, (arrays, qk_steps), seed, table, own in zip(
+            canvases, generations, records, batch.seeds, known, applied, strict=True
         )
     ]
 
@@ -175,12 +183,14 @@ def _history(model: Model, generation: Generation) -> Arrays:
 class DenoisingTap:
     """A model as the samplers know it, with the probe in every conditional pass."""
 
-    def __init__(self, model: Model, plans: Sequence[Plan], bounds: Sequence[tuple[int, int]]) -> None:
-        """`bounds`: the fewest and the most steps of each sample."""
-        self.model = model
+    def __init__(
+        self, model: Model, plans: Sequence[Plan], bounds: Sequence[tuple[int, int]], editors: Sequence[Editor] = ()
+    ) -> None:
+        """`bounds`: the fewest and the most steps of each sample. `editors`: one per sample; empty: nothing changes."""
+        self.model, self.editors = model, editors
         self.mask_id, self.eos_ids, self.is_arm = model.mask_id, model.eos_ids, model.is_arm
         self.block, self.context = model.block, model.context
-        self.sampler, self.extend = model.sampler, model.extend
+        self.sampler, self.extend, self.edited = model.sampler, model.extend, model.edited
         self.recorders = [
             DenoisingRecorder(plan, model.layers, most, fewest)
             for plan, (fewest, most) in zip(plans, bounds, strict=True)
@@ -201,10 +211,18 @@ class DenoisingTap:
             layouts.append(recorder.start(masked, open_rows) if bool(masked.any()) else None)
 
         def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
-            self.recorders[sample].layer(layer, statistics, geometry)
+            if self.editors:
+                self.editors[sample].see(layer, statistics, geometry)
+            if not self.editors or not self.editors[sample].first_pass:
+                self.recorders[sample].layer(layer, statistics, geometry)
 
-        layers, workspace = self.model.layers, self._workspace
-        with probing(Probe(batch.pads.tolist(), layouts, listen, layers, workspace, self._index, batch.edits)):
+        probe = Probe(batch.pads.tolist(), layouts, listen, self.model.layers, self._workspace, self.editors)
+        if self.editors:
+            begin(self.editors, self.model, batch, columns, self._index)
+        if self._index == 0 and any(editor.needs_pass for editor in self.editors):
+            with watching(self.editors), probing(probe):
+                self.model.forward(batch.tokens, batch.pads, columns[:, :1])
+        with probing(probe):
             return self.model.score(batch, columns)
 
     def commit(self, step: Step) -> None:
@@ -218,7 +236,7 @@ class DenoisingTap:
 
 
 def record_finished(
-    model: Model, generations: Sequence[Generation], plans: Sequence[Plan]
+    model: Model, generations: Sequence[Generation], plans: Sequence[Plan], edits: Sequence[Recalled] = ()
 ) -> list[tuple[Arrays, tuple[int, ...]]]:
     """What an ARM did, from one forward over prompt + answer[:-1] of each sample: causal rows never change."""
     recorders = [CausalRecorder(plan, model.layers) for plan in plans]
@@ -232,7 +250,7 @@ def record_finished(
         recorders[sample].layer(layer, statistics, geometry)
 
     last = torch.full((len(tokens), 1), width - 1)
-    probe = Probe(pads, [recorder.layout() for recorder in recorders], listen, model.layers)
+    probe = Probe(pads, [recorder.layout() for recorder in recorders], listen, model.layers, edits=edits)
     with torch.inference_mode(), probing(probe):
         model.forward(tokens, torch.tensor(pads), last)
     return [recorder.finish() for recorder in recorders]

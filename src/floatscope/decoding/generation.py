@@ -84,6 +84,7 @@ def generate(
     seeds: Sequence[int] | None = None,
     on_step: Callable[[Step], object] | None = None,
     replay: bool = False,
+    edits: Sequence[Any] = (),
 ) -> list[Generation]:
     """Fill the answer slots of each prompt, which follow it or stand where it says.
 
@@ -93,9 +94,14 @@ def generate(
     `seeds`: one per sample; without them all have the sampler's, so that a sample's place does not matter.
     `on_step` sees each Step as it is made. Mask tokens inside a prompt are context: only slots are filled.
     `replay`: the slots take the answers of the prompts, and the confidence in a token is its probability.
+    `edits`: changes of attention meanwhile, a list of `fs.Edit` for all prompts, or a list of such lists.
     """
     sampler = sampler_for(denoiser, sampler)
-    return fill(denoiser, make_batch(denoiser, prompts, sampler, seeds, replay), sampler, on_step)
+    batch = make_batch(denoiser, prompts, sampler, seeds, replay)
+    if edits:
+        canvases = [prompt.with_slots(sampler.length) for prompt in prompts]
+        denoiser = denoiser.edited(canvases, edits, sampler, batch.seeds)
+    return fill(denoiser, batch, sampler, on_step)
 
 
 def sampler_for(denoiser: Any, sampler: Any) -> Sampler:

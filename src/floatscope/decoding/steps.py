@@ -32,8 +32,6 @@ class Batch:
     """uint8 [B, A]: MASKED or COMMITTED; what a slot is, whatever token it holds."""
     seeds: tuple[int, ...]
     """One per sample."""
-    edits: tuple[tuple[Any, ...], ...] = ()
-    """Changes of attention of each sample, carried for the model's side; empty: none."""
     answers: Tensor | None = None
     """int64 [B, A]: the tokens that the slots take, whatever the model would choose (a replay); None: it chooses."""
 
@@ -146,6 +144,12 @@ class Denoiser(Protocol):
 
     def sampler(self) -> Sampler:
         """Its own way to fill slots."""
+        ...
+
+    def edited(
+        self, canvases: Sequence[Prompt], edits: Sequence[Any], sampler: Sampler, seeds: Sequence[int]
+    ) -> Denoiser:
+        """The same model with its attention changed, for these canvases."""
         ...
 
     def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:

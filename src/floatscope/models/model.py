@@ -5,22 +5,26 @@ Knows transformers and its family's sampler; nothing of attention statistics (pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from floatscope.canvas import Prompt
 from floatscope.decoding import Batch, Sampler
 from floatscope.errors import UserError
 from floatscope.models.families import Family
 from floatscope.models.visibility import Visibility
 from floatscope.probe.attention import IMPLEMENTATION, only_samples
+
+if TYPE_CHECKING:
+    from floatscope.models.edited import EditedModel, Edits
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +123,12 @@ class Model:
         for samplers that have them; the others leave them out.
         """
         return self.family.make_sampler(wishes, **overrides)
+
+    def edited(self, canvases: Sequence[Prompt], edits: Edits, sampler: Sampler, seeds: Sequence[int]) -> EditedModel:
+        """The same model with its attention changed while it fills these canvases (prompts with their slots)."""
+        from floatscope.models.edited import EditedModel, make_editors
+
+        return EditedModel(self, make_editors(self, canvases, edits, sampler, seeds))
 
     def text(self, ids: Iterable[int] | NDArray[np.int64], strip: bool = True) -> str:
         """What answer tokens [A] say: decoded up to the first that ends an answer, without blanks at its ends."""

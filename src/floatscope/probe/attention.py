@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 
 from floatscope.errors import UserError
-from floatscope.probe.edits import Edit, LayerEdit, joined
+from floatscope.probe.edits import LayerEdit
 from floatscope.probe.kernel import Inputs, LayerStatistics, Visible, Workspace, attend
 from floatscope.probe.layout import Layout
 from floatscope.probe.query_key import QKSums, qk_sums
@@ -78,6 +78,19 @@ Listener = Callable[[int, int, LayerStatistics, Geometry], None]
 """Called once per layer and sample: (layer, sample, statistics, geometry)."""
 
 
+class Compiler(Protocol):
+    """Whoever says how the attention of one sample is to be changed."""
+
+    @property
+    def hides_only(self) -> bool:
+        """Whether it changes nothing but who sees whom."""
+        ...
+
+    def compile(self, layer: int, layout: Layout, heads: int, visible: Visible) -> LayerEdit | None:
+        """The change at this layer of the pass; None where nothing is selected."""
+        ...
+
+
 @dataclass
 class Probe:
     """What to count in the forward to come, what to change in it, and who is told."""
@@ -86,36 +99,44 @@ class Probe:
     """Left pads of each sample."""
     layouts: Sequence[Layout | None]
     """What to count in each sample; None: nothing."""
-    listener: Listener
+    listener: Listener | None
+    """None: attention is changed and nothing counted."""
     layer_count: int
     """How many layers the model has: each must come by once."""
     workspace: Workspace = field(default_factory=Workspace)
-    step: int = 0
-    """The step that edits are compiled for."""
-    edits: Sequence[Sequence[Edit]] = ()
-    """The edits of each sample; empty: none at all."""
+    edits: Sequence[Compiler | None] = ()
+    """What changes each sample; empty: nothing at all."""
     extra: list[Tensor | None] = field(default_factory=list)
     """Per sample the extra value columns [K, E] of the next layer, which the listener may replace; empty: none."""
     layers: list[int] = field(default_factory=list)
     """The layers that came by, in the order of their calls."""
+    masks: dict[tuple[int, ...], tuple[Any, Tensor]] = field(default_factory=dict)
+    """Masks with what edits hide, and what they were made of, so that its ids stay taken."""
     _seen: dict[tuple[int, int], tuple[Tensor, Visible, Tensor, Tensor]] = field(default_factory=dict)
 
-    def sight(self, mask: Tensor | None, causal: bool, sample: int, layout: Layout) -> tuple[Visible, Tensor, Tensor]:
+    def sight(
+        self, mask: Tensor | None, causal: bool, sample: int, layout: Layout, pad: int
+    ) -> tuple[Visible, Tensor, Tensor]:
         """Visible and its intervals for one sample; masks are read once per forward, not once per layer."""
         if mask is None:
             visible = Visible(causal=causal)
             return visible, *visible.intervals(layout)
         place = (id(mask), sample)
         if place not in self._seen:
-            visible = _read_mask(mask, sample, self.pads[sample], layout)
+            visible = _read_mask(mask, sample, pad, layout)
             self._seen[place] = (mask, visible, *visible.intervals(layout))
         return self._seen[place][1:]
 
-    def edit(self, sample: int, layer: int, layout: Layout, heads: int) -> LayerEdit | None:
-        """All edits of a sample at this layer as one; None where they select nothing."""
-        given = self.edits[sample] if self.edits else ()
-        found = [edit.compile(layer, self.step, layout.rows, layout.keys, heads) for edit in given]
-        return joined([edit for edit in found if edit is not None])
+    def edit(self, sample: int, layer: int, layout: Layout, heads: int, visible: Visible) -> LayerEdit | None:
+        """The change of a sample's attention at this layer; None where there is none."""
+        compiler = self.edits[sample] if self.edits else None
+        found = None if compiler is None else compiler.compile(layer, layout, heads, visible)
+        return None if found is None else found.to(layout.rows.device)
+
+    @property
+    def hides_only(self) -> bool:
+        """Whether it does no more than a mask can."""
+        return self.listener is None and all(one is None or one.hides_only for one in self.edits)
 
 
 _listening: ContextVar[Probe | None] = ContextVar("floatscope_probe", default=None)
@@ -125,6 +146,7 @@ _listening: ContextVar[Probe | None] = ContextVar("floatscope_probe", default=No
 def probing(probe: Probe) -> Iterator[None]:
     """Count attention in the one forward run inside; refuse a model whose layers did not all come by, each once."""
     probe.layers.clear()
+    probe.masks.clear()
     probe._seen.clear()
     token = _listening.set(probe)
     try:
@@ -150,14 +172,18 @@ def only_samples(samples: Sequence[int]) -> Iterator[None]:
         yield
         return
 
+    listener = whole.listener
+
     def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
-        whole.listener(layer, samples[sample], statistics, geometry)
+        if listener is not None:
+            listener(layer, samples[sample], statistics, geometry)
 
     part = replace(
         whole,
         pads=[0] * len(samples),
         layouts=[whole.layouts[sample] for sample in samples],
-        listener=listen,
+        listener=None if listener is None else listen,
+        masks={},
         edits=[whole.edits[sample] for sample in samples] if whole.edits else (),
         extra=[whole.extra[sample] for sample in samples] if whole.extra else [],
     )
@@ -182,7 +208,11 @@ def attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     causal = attention_mask is None and (is_causal if is_causal is not None else getattr(module, "is_causal", True))
     probe = _listening.get()
-    if probe is not None:
+    if probe is not None and probe.hides_only and softcap is None:
+        hidden = _hidden(probe, module, query, key, attention_mask, causal)
+        if hidden is not None:
+            attention_mask, is_causal = hidden, False
+    elif probe is not None:
         return _probed(probe, module, query, key, value, attention_mask, causal, scale, softcap), None
     if softcap is not None:
         return _softcapped(query, key, value, attention_mask, causal, scale, softcap), None
@@ -194,14 +224,13 @@ def _probed(
     mask: Tensor | None, causal: bool, scale: float, softcap: float | None,
 ) -> Tensor:  # fmt: skip
     batch, heads, rows, _ = query.shape
-    number = getattr(module, "layer_idx", None)  # a class that shares one module over all layers has none: count
-    layer = number if isinstance(number, int) else len(probe.layers)
+    layer = _layer_of(module, probe)
     output = query.new_zeros(batch, rows, heads, value.shape[-1])
     for sample in range(batch):
         whole = probe.layouts[sample]
         if whole is None:
             continue  # a finished sample: nobody reads its output
-        layout, pad = whole.to(query.device), int(probe.pads[sample])
+        layout, pad = _in_window(whole.to(query.device), int(probe.pads[sample]), key.shape[2])
         skip = max(0, pad - (key.shape[2] - rows))  # rows that are pads: none where the rows are a block over a cache
         inputs = Inputs(query[sample, :, skip:], key[sample, :, pad:], value[sample, :, pad:], scale, softcap)
         if (len(layout.rows), len(layout.keys)) != (inputs.query.shape[1], inputs.key.shape[1]):
@@ -209,19 +238,72 @@ def _probed(
                 f"the probe was told of {len(layout.rows)} rows over {len(layout.keys)} keys, and layer {layer} has "
                 f"{inputs.query.shape[1]} over {inputs.key.shape[1]}: this model keeps a key-value cache of its own"
             )
-        visible, first, last = probe.sight(mask, causal, sample, layout)
+        visible, first, last = probe.sight(mask, causal, sample, layout, pad)
         _, statistics = attend(
             inputs,
             visible,
             layout,
-            probe.edit(sample, layer, layout, heads),
+            probe.edit(sample, layer, layout, heads, visible),
             probe.extra[sample] if probe.extra else None,
             workspace=probe.workspace,
             output=output[sample, skip:],
         )
-        probe.listener(layer, sample, statistics, Geometry(inputs, visible, layout, first, last))
+        if probe.listener is not None:
+            probe.listener(layer, sample, statistics, Geometry(inputs, visible, layout, first, last))
     probe.layers.append(layer)
     return output
+
+
+def _hidden(
+    probe: Probe, module: torch.nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, causal: bool
+) -> Tensor | None:
+    """Who sees whom and what edits hide, as one additive mask [B, 1 or H, R, K], shared by like layers.
+
+    None where no edit selects anything in this layer.
+    """
+    batch, heads, rows, _ = query.shape
+    layer = _layer_of(module, probe)
+    probe.layers.append(layer)
+    found: list[tuple[int, Visible, Layout, LayerEdit | None]] = []
+    for sample in range(batch):
+        layout = probe.layouts[sample]
+        assert layout is not None
+        layout, pad = _in_window(layout.to(query.device), int(probe.pads[sample]), key.shape[2])
+        visible, *_ = probe.sight(mask, causal, sample, layout, pad)
+        found.append((sample, visible, layout, probe.edit(sample, layer, layout, heads, visible)))
+    if all(edit is None for *_, edit in found):
+        return None
+    place = (id(mask), *(id(edit) for *_, edit in found))
+    if place not in probe.masks:
+        most = max((len(edit.bias) for *_, edit in found if edit is not None and edit.bias is not None), default=1)
+        whole = torch.full((batch, most, rows, key.shape[2]), -torch.inf, device=query.device)
+        for sample, visible, layout, edit in found:
+            own = whole[sample, :, rows - len(layout.rows) :, key.shape[2] - len(layout.keys) :]
+            own.zero_()
+            visible.hide(own, 0, layout)
+            if edit is not None and edit.bias is not None:
+                own.add_(edit.bias)
+        whole[..., 0].masked_fill_(whole.isinf().all(-1), 0.0)  # pad rows: nobody reads them, and none may be nan
+        probe.masks[place] = (found, whole.to(query.dtype))
+    return probe.masks[place][1]
+
+
+def _in_window(layout: Layout, pad: int, width: int) -> tuple[Layout, int]:
+    """The keys that a layer with a cache of `width` columns still has, and how many of these are pads.
+
+    A sliding layer keeps the last ones only, so that its column j is not position j.
+    """
+    gone = pad + len(layout.keys) - width
+    if gone <= 0 or len(layout.rows) == len(layout.keys):
+        return layout, pad
+    lost = max(0, gone - pad)
+    return replace(layout, keys=layout.keys[lost:], columns=layout.columns[lost:]), max(0, pad - gone)
+
+
+def _layer_of(module: torch.nn.Module, probe: Probe) -> int:
+    """A class that shares one module over all layers gives it no number: count."""
+    number = getattr(module, "layer_idx", None)
+    return number if isinstance(number, int) else len(probe.layers)
 
 
 def _softcapped(

@@ -61,6 +61,12 @@ class Visible:
             raise ValueError("a column is seen by rows that are not contiguous: the probe does not support this mask")
         return first, last
 
+    def matrix(self, layout: Layout) -> Tensor:
+        """Bool [R, K]: who sees whom."""
+        scores = torch.zeros(len(layout.rows), len(layout.keys), device=layout.rows.device)
+        self.hide(scores, 0, layout)
+        return scores > torch.finfo(torch.float32).min / 2
+
     def hide(self, scores: Tensor, start: int, layout: Layout) -> None:
         """Put -inf on what the rows from `start` on may not see: scores [..., rows, keys], in place."""
         rows, keys = scores.shape[-2:]
@@ -150,11 +156,10 @@ def attend(
             if inputs.softcap is not None:
                 scores.div_(inputs.softcap).tanh_().mul_(inputs.softcap)
             visible.hide(scores, block.start, layout)
-            if edit is not None:
-                edit.add_bias(scores, head, block.start)
-            torch.softmax(scores, -1, out=scores)
-            if edit is not None:
-                edit.multiply(scores, head, block.start)
+            if edit is None:
+                torch.softmax(scores, -1, out=scores)
+            else:
+                edit.softmax(scores, head, block.start)
             torch.mm(scores, value[head // share, :seen], out=result[own, head])
             if mixed is not None and extra is not None:
                 torch.mm(scores, extra[:seen], out=mixed[head, own])
@@ -165,8 +170,8 @@ def attend(
                 sums[head, :, :seen].index_add_(0, present, member @ scores)
             if isinstance(block.local, slice) or len(block.local):
                 opened[head, block.open_rows, :seen] = scores[block.local]
-    if edit is not None and edit.heads is not None:
-        result.mul_(edit.heads[:, None])
+    if edit is not None:
+        edit.change_heads(result)
     if result is not output:
         output.copy_(result)
     return output, _statistics(sums, opened, layout, workspace, mixed)

@@ -1,0 +1,111 @@
+"""A model whose attention is edited while it answers: what samplers know of a model, with an Editor per sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from floatscope.canvas import MASKED, Prompt
+from floatscope.decoding.steps import Batch, Sampler
+from floatscope.errors import UserError
+from floatscope.models.model import Model
+from floatscope.probe.attention import Geometry, Probe, probing
+from floatscope.probe.editing import Editor, plain_layout
+from floatscope.probe.edits import Edit
+from floatscope.probe.kernel import LayerStatistics, Workspace
+from floatscope.probe.layout import Layout
+from floatscope.token_text import text_class
+
+Edits = Sequence[Edit] | Sequence[Sequence[Edit]]
+"""The same edits for all samples, or a list per sample."""
+
+
+def make_editors(
+    model: Model, canvases: Sequence[Prompt], edits: Edits, sampler: Sampler, seeds: Sequence[int]
+) -> list[Editor]:
+    """An Editor per canvas (a prompt with its slots); mistakes that the canvas shows are told here."""
+    for_all = [edit for edit in edits if isinstance(edit, Edit)]
+    lists = [list(own) for own in edits if not isinstance(own, Edit)] or [for_all] * len(canvases)
+    known = all(isinstance(edit, Edit) for own in lists for edit in own)
+    if not known or len(lists) != len(canvases) or (for_all and len(for_all) != len(edits)):
+        raise UserError(f"edits should be a list of fs.Edit, or {len(canvases)} such lists, one per prompt.")
+    editors = []
+    for own, canvas, seed in zip(lists, canvases, seeds, strict=True):
+        assert canvas.slots is not None
+        _, most = sampler.step_bounds(int(canvas.slots[0]), model.block)
+        classes = [] if model.tokenizer is None else [text_class(text) for text in model.token_texts(canvas.ids)]
+        editors.append(Editor(own, canvas, model.layers, most, seed, model.is_arm, classes))
+    return editors
+
+
+class EditedModel:
+    """Scores and extends as the model does, under the edits of each sample."""
+
+    def __init__(self, model: Model, editors: Sequence[Editor]) -> None:
+        self.model, self.editors = model, editors
+        self.mask_id, self.eos_ids, self.is_arm = model.mask_id, model.eos_ids, model.is_arm
+        self.block, self.context = model.block, model.context
+        self.sampler, self.edited = model.sampler, model.edited
+        self._workspace = Workspace()
+        self._index = -1
+
+    def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:
+        """Logits of the edited pass; guidance's second pass, without the prompt, is not edited."""
+        if not conditional:
+            return self.model.score(batch, columns, conditional)
+        self._index += 1
+        begin(self.editors, self.model, batch, columns, self._index)
+        places = [torch.arange(batch.tokens.shape[1] - pad) for pad in batch.pads.tolist()]
+        layouts = [plain_layout(place, place) for place in places]
+        if self._index == 0 and any(editor.needs_pass for editor in self.editors):
+            with watching(self.editors), probing(self._probe(batch.pads, layouts)):
+                self.model.forward(batch.tokens, batch.pads, columns[:, :1])
+        with probing(self._probe(batch.pads, layouts)):
+            return self.model.score(batch, columns)
+
+    def extend(self, tokens: Tensor, pads: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Next-token logits of an ARM; an edit acts on the rows that are computed now, and cached rows stay."""
+        self._index += 1
+        seen = cache.get_seq_length() if cache is not None else 0
+        total = seen + tokens.shape[1]
+        layouts = []
+        for editor, pad in zip(self.editors, pads.tolist(), strict=True):
+            keys = torch.arange(total - pad)
+            editor.begin(self._index, total - pad, torch.arange(len(editor.slots)) >= self._index, keys[-1:])
+            layouts.append(plain_layout(keys[max(0, seen - pad) :], keys))
+        if self._index == 0 and any(editor.needs_pass for editor in self.editors):
+            with watching(self.editors), probing(self._probe(pads, layouts)):
+                self.model.extend(tokens, pads, None)
+        with probing(self._probe(pads, layouts)):
+            return self.model.extend(tokens, pads, cache)
+
+    def _probe(self, pads: Tensor, layouts: Sequence[Layout]) -> Probe:
+        picks = any(not editor.hides_only for editor in self.editors)
+
+        def see(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
+            self.editors[sample].see(layer, statistics, geometry)
+
+        return Probe(pads.tolist(), layouts, see if picks else None, self.model.layers, self._workspace, self.editors)
+
+
+def begin(editors: Sequence[Editor], model: Model, batch: Batch, columns: Tensor, step: int) -> None:
+    """A step of denoising: tell every Editor what its slots are and which rows may fill one."""
+    rows = model.rows(columns, batch.pads) - batch.pads[:, None]
+    for editor, state, own in zip(editors, batch.state, rows, strict=True):
+        editor.begin(step, len(editor.sets["open"]), state == MASKED, own.unique())
+
+
+@contextmanager
+def watching(editors: Sequence[Editor]) -> Iterator[None]:
+    """The pass that is run inside is not edited, and what it shows is what first picks are made by."""
+    for editor in editors:
+        editor.first_pass = True
+    try:
+        yield
+    finally:
+        for editor in editors:
+            editor.first_pass = False

@@ -1,0 +1,111 @@
+"""Edits through `generate` and `trace`: the same answers with and without the probe, arrays as plain numpy has them."""
+
+import numpy as np
+import pytest
+
+import floatscope as fs
+from tests.plain_attention import canvas_at
+from tests.probe.plain_edits import hide, run_edited, softmax
+from tests.probe.test_edits import canvas
+from tests.tiny_models import MASK, tiny_model
+
+EDITS = {
+    "block": [fs.Edit("block", keys="doc 2")],
+    "late": [fs.Edit("block", keys="doc 1", steps="1-2", layers="0-1")],
+    "zero": [fs.Edit("zero", keys="query", rows="answer")],
+    "pick": [fs.Edit("block", keys="top(2)")],
+    "held": [fs.Edit("block", keys="top(2)", source="first", by_head=True)],
+    "drawn": [fs.Edit("block", keys="like(top(2))")],
+    "pin": [fs.Edit("pin", keys="bos or query")],
+    "sink": [fs.Edit("sink", steps="0-50%")],
+    "heads": [fs.Edit("heads", heads="1.2, 2.0"), fs.Edit("scale", keys="bos", factor=0.3)],
+    "state": [fs.Edit("block", keys="answer:committed", rows="answer:masked")],
+}
+PROMPTS = [canvas(13), canvas(18, seed=1), canvas(9, seed=2)]
+
+
+@pytest.mark.parametrize("edits", EDITS)
+@pytest.mark.parametrize("name", ["llada", "dream", "bert", "sdar", "llama", "gemma2"])
+def test_with_and_without_the_probe_the_answers_are_the_same_and_so_they_are_alone(name, edits):
+    model = tiny_model(name)
+    if name in ("llama", "gemma2") and edits == "state":
+        pytest.skip("an ARM has no masked rows")
+    sampler = model.sampler(length=8)
+    given = EDITS[edits]
+    generations = fs.generate(model, PROMPTS, sampler, edits=given)
+    traces = fs.trace(model, PROMPTS, sampler, edits=given)
+    for prompt, generation, trace in zip(PROMPTS, generations, traces, strict=True):
+        assert trace.canvas.tolist() == generation.canvas.tolist()
+        assert trace.commit_step.tolist() == generation.commit_step.tolist()
+        assert fs.generate(model, prompt, sampler, edits=given).canvas.tolist() == generation.canvas.tolist()
+        assert [edit["op"] for edit in trace.edits] == [edit.op for edit in given]
+
+
+@pytest.mark.parametrize("name", ["llada", "dream", "sdar"])
+def test_the_arrays_of_an_edited_run_are_those_of_a_plain_one(name):
+    model = tiny_model(name)
+    trace = fs.trace(model, PROMPTS[0], model.sampler(length=4), edits=EDITS["block"])
+    hidden = np.zeros((17, 17), bool)
+    hidden[:, 8:13] = True
+    for step in range(len(trace.received)):
+        _, attention = run_edited(model, canvas_at(trace, step, MASK), lambda layer, scores: hide(scores, hidden))
+        for layer, found in enumerate(attention):
+            np.testing.assert_allclose(trace.received[step, layer], found.mean((0, 1)), atol=1e-5)
+
+
+def test_picks_of_a_step_come_from_the_step_before():
+    model = tiny_model("llada")
+    sampler = fs.LLaDASampler(steps=4, length=4)
+    trace = fs.trace(model, PROMPTS[0], sampler, edits=EDITS["pick"])
+    _, before = run_edited(model, canvas_at(trace, 0, MASK), lambda layer, scores: softmax(scores))
+    for step in range(4):
+
+        def change(layer, scores, before=before):
+            hidden = np.zeros(scores.shape[1:], bool)
+            hidden[:, np.argsort(-before[layer].mean((0, 1)))[:2]] = True
+            return hide(scores, hidden)
+
+        _, before = run_edited(model, canvas_at(trace, step, MASK), change)
+        for layer, found in enumerate(before):
+            np.testing.assert_allclose(trace.received[step, layer], found.mean((0, 1)), atol=1e-5)
+
+
+def test_an_arm_is_edited_in_the_rows_of_the_step_and_its_cached_rows_stay():
+    """A block at steps 2 and 3 acts on the rows that steps 2 and 3 compute, in the answer and in the trace."""
+    model = tiny_model("llama")
+    edit = fs.Edit("block", keys="doc 1", steps="2-3")
+    sampler = fs.AutoregressiveSampler(length=5)
+    trace = fs.trace(model, PROMPTS[0], sampler, edits=[edit])
+    rows = [13 + 2 - 1, 13 + 3 - 1]
+    last = len(trace.canvas) - 1
+    hidden = np.zeros((last, last), bool)
+    hidden[np.ix_([row for row in rows if row < last], list(range(4, 8)))] = True
+    logits, attention = run_edited(model, trace.canvas[:-1], lambda layer, scores: hide(scores, hidden))
+    answer = logits[12:].argmax(-1)
+    assert answer.tolist() == trace.canvas[13:].tolist()
+    for layer, found in enumerate(attention):
+        np.testing.assert_allclose(trace.received[-1, layer, :last], found.mean((0, 1)), atol=1e-5)
+
+
+def test_edits_of_a_step_that_never_comes_change_nothing():
+    model = tiny_model("llada")
+    sampler = fs.LLaDASampler(steps=4, length=4)
+    plain = fs.trace(model, PROMPTS[0], sampler)
+    edited = fs.trace(model, PROMPTS[0], sampler, edits=[fs.Edit("zero", keys="answer:committed", steps="first")])
+    for name, values in plain.arrays.items():
+        assert np.array_equal(values, edited.arrays[name]), name
+
+
+def test_edits_are_told_from_other_things():
+    model = tiny_model("llada")
+    for wrong in (["block"], [[fs.Edit("sink")]], [fs.Edit("sink"), []]):
+        with pytest.raises(fs.UserError, match=r"list of fs\.Edit"):
+            fs.generate(model, PROMPTS, model.sampler(length=4), edits=wrong)
+
+
+def test_a_trace_keeps_its_edits_in_its_file(tmp_path):
+    model = tiny_model("llada")
+    trace = fs.trace(model, PROMPTS[0], model.sampler(length=4), edits=EDITS["heads"])
+    trace.save(tmp_path / "one.safetensors")
+    read = fs.Trace.load(tmp_path / "one.safetensors")
+    assert [fs.Edit(**edit) for edit in read.edits] == EDITS["heads"]
