@@ -101,6 +101,16 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
     return McNemar(only_first, only_second, float(binomtest(only_first, apart).pvalue) if apart else 1.0)
 
 
+def holm(chances: Sequence[float]) -> list[float]:
+    """p of several tests corrected for their number, so that one below .05 is rarely false (Holm 1979)."""
+    order = np.argsort(chances, kind="stable")
+    found, highest = [0.0] * len(chances), 0.0
+    for place, number in enumerate(order):
+        highest = max(highest, min(1.0, (len(chances) - place) * chances[number]))
+        found[number] = highest
+    return found
+
+
 def bootstrap_mean(values: Array, seed: int = 0, draws: int = 1000) -> Interval[Array]:
     """The mean of each cell with its 95 % percentile bootstrap interval; values [sample, cell].
 

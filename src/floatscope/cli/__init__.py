@@ -43,6 +43,13 @@ app.command(
     Example: floatscope stress --model twin-arm --model twin-llada --task world --position all --documents 5 --length 8 --out runs/stress
     """,  # noqa: E501  an example must stay on one line to be copied
 )
+app.command(
+    "floatscope.cli.stressing:intervene",
+    help="""Change attention while models answer, and see what the answers do, beside control edits of the same size.
+
+    Example: floatscope intervene --model twin-arm --model twin-llada --task world --do "block anchors(1,3,5)" --length 8 --out runs/edits
+    """,  # noqa: E501  an example must stay on one line to be copied
+)
 
 
 def main() -> None:

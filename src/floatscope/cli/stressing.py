@@ -1,4 +1,4 @@
-"""The verb `stress`. Its flags come from the rows of the stressors, so this is imported only when the verb is used."""
+"""The verbs `stress` and `intervene`. Their flags are rows of stressors', so this is imported when one is used."""
 
 from __future__ import annotations
 
@@ -54,9 +54,15 @@ def flags_of(rows: Sequence[Stressor]) -> type[Any]:
     return Parameter(name="*")(make_dataclass("Stressing", flags, namespace=here, frozen=True, kw_only=True))
 
 
-ROWS = [row for row in STRESSORS.values() if row.axis is not None]
+ROWS = [row for row in STRESSORS.values() if row.axis is not None and not row.axis.twin]
 Stressing = flags_of(ROWS)
 _NOTHING = Stressing()
+Editing = Parameter(name="*")(
+    make_dataclass(
+        "Editing", [*_option_flags([STRESSORS["edit"]])], namespace={"__module__": __name__}, frozen=True, kw_only=True
+    )
+)
+_ALL = Editing()
 
 
 def stress(asking: Asking, stressing: Stressing = _NOTHING) -> int:  # pyright: ignore[reportInvalidTypeForm]
@@ -70,3 +76,17 @@ def stress(asking: Asking, stressing: Stressing = _NOTHING) -> int:  # pyright: 
     if not curves:
         raise UserError(f"Say what to stress with at least one of {', '.join(f'--{row.name}' for row in ROWS)}.")
     return ask("stress", asking, curves)
+
+
+def intervene(asking: Asking, *, do: Annotated[tuple[str, ...], REPEATED], editing: Editing = _ALL) -> int:  # pyright: ignore[reportInvalidTypeForm]
+    """Every edit becomes a curve over its doses, beside its control twins; `floatscope.cli` says what the verb does.
+
+    Parameters
+    ----------
+    do
+        An edit and its doses: block anchors(1,3,5), keep top(8,32), zero doc 1, scale evidence by 0.5,2, sink, heads
+        2.0,5.3; repeat for more.
+    """
+    row = STRESSORS["edit"]
+    options = {one.name: getattr(editing, _flag_name(one.name, one.default)) for one in fields(row.options)}
+    return ask("intervene", asking, [Curve("edit", ";".join(do), options=options)])

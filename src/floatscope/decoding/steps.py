@@ -6,14 +6,14 @@ How slots are filled is left to the samplers; what a model is made of is left to
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import Field, dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from floatscope.canvas import COMMITTED, MASKED
+from floatscope.canvas import COMMITTED, MASKED, Prompt
 from floatscope.decoding.settings import check_settings
 from floatscope.errors import UserError
 

@@ -13,7 +13,9 @@ BASELINES = ("closed-book", "oracle")
 def stress_curves(scores: pl.DataFrame, models: Sequence[str]) -> pl.DataFrame:
     """The points of all curves, in the order of `models`; columns of `Run.scores`, each baseline's and `guess`."""
     accuracy = scores.filter(metric="accuracy")
-    own = accuracy.filter(pl.col("panel").is_not_null(), statistic="score").drop_nulls("value")
+    edits = accuracy.filter(statistic="effect")["stressor"].unique()
+    own = accuracy.filter(pl.col("panel").is_not_null(), ~pl.col("stressor").is_in(edits), statistic="score")
+    own = own.drop_nulls("value")
     for name in BASELINES:
         beside = accuracy.filter(condition=name, statistic="score").select("task", "model", value="value")
         own = own.join(beside.rename({"value": name}), on=["task", "model"], how="left", maintain_order="left")
@@ -40,4 +42,38 @@ def stress_figure(table: pl.DataFrame, models: Sequence[str]) -> Figure:
         table,
         "Share of right answers with 95 % intervals. Thin lines are each model's baselines: closed-book without "
         "documents, oracle with the gold documents only; guess knows no model.",
+    )
+
+
+def edit_curves(scores: pl.DataFrame, models: Sequence[str]) -> pl.DataFrame:
+    """The points of all edits of attention, with the accuracy of what each is held to in a column of its own."""
+    accuracy = scores.filter(metric="accuracy")
+    place = ["model", "task", "condition"]
+    effects = accuracy.filter(statistic="effect")
+    own = accuracy.filter(statistic="score").join(effects.select(place).unique(), on=place, how="semi")
+    for name in effects["beside"].unique(maintain_order=True):
+        beside = effects.filter(beside=name).select(*place, effect="value")
+        own = own.join(beside, on=place, how="left", maintain_order="left")
+        own = own.with_columns((pl.col("value") - pl.col("effect")).alias(name)).drop("effect")
+    return own.drop("statistic", "metric", "beside", "stressor", "documents", "p").sort(
+        pl.col("model").replace_strict({model: at for at, model in enumerate(models)}, default=len(models)),
+        maintain_order=True,
+    )
+
+
+def edit_figure(table: pl.DataFrame, models: Sequence[str]) -> Figure:
+    """Accuracy by dose, a panel for each edit and model, with the unedited model and the control twins beside it."""
+    points = ("model", "task", "condition", "panel", "axis", "x", "value", "low", "high", "n")
+    held = [name for name in table.columns if name not in points]
+    panels = []
+    for panel, axis, model in table.select("panel", "axis", "model").unique(maintain_order=True).iter_rows():
+        where = {"panel": panel, "model": model}
+        panels.append(lines(table, f"{model}: {panel}", where, models, "x", axis, "accuracy", held, ends=(0, 1)))
+    return Figure(
+        "edits",
+        "What attention does: answers while it is edited",
+        arrange(panels, {"table": table}),
+        table,
+        "Share of right answers with 95 % intervals while attention is changed. Thin lines are what an edit is held "
+        "to: the unedited model, as many tokens drawn by chance, and tokens by chance that hold as much attention.",
     )

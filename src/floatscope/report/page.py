@@ -20,7 +20,7 @@ from floatscope.analysis.drawing import csv_text
 from floatscope.analysis.figure import Figure, Theme
 from floatscope.analysis.results import Result
 from floatscope.report.cards import drawing_library, figure_card
-from floatscope.report.curves import stress_curves, stress_figure
+from floatscope.report.curves import edit_curves, edit_figure, stress_curves, stress_figure
 from floatscope.report.headline import headline_html
 from floatscope.report.markup import asset, render
 from floatscope.report.player import player_data
@@ -56,14 +56,16 @@ class Content:
 
 def build_page(content: Content) -> str:
     """The whole page as one text."""
-    table = curves = pl.DataFrame()
+    table = curves = edited = pl.DataFrame()
     if content.scores is not None:
         table = content.scores.filter(stressor="documents")
         curves = stress_curves(content.scores, content.models)
+        edited = edit_curves(content.scores, content.models)
     figures = page_figures(content)
     stress = None if curves.is_empty() else stress_figure(curves, content.models)
+    edits = None if edited.is_empty() else edit_figure(edited, content.models)
     played = [trace for trace in content.traces if trace.metadata.get("control", "") in ("", "untrained")]
-    drawing = [drawing_library()] if any(isinstance(one, Figure) for one in (*figures, stress)) else []
+    drawing = [drawing_library()] if any(isinstance(one, Figure) for one in (*figures, stress, edits)) else []
     return _document(
         "report.html",
         content.title,
@@ -78,6 +80,7 @@ def build_page(content: Content) -> str:
         card=figure_card,
         figures=figures,
         stress=stress,
+        edits=edits,
         manifest=list(_flat(content.manifest)),
     )
 

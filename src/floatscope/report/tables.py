@@ -39,7 +39,12 @@ def write_tables(scores: pl.DataFrame, notes: Mapping[str, Sequence[str]], form:
     if form == "csv":
         return scores.with_columns(pl.col(pl.String).str.replace("^[=+@-]", "'$0")).write_csv()
     own, stressed = scores.filter(stressor="documents"), scores.filter(pl.col("stressor") != "documents")
-    tables = (headline(own, notes["documents"]), comparisons(own), curves(stressed, notes["stress"]))
+    tables = (
+        headline(own, notes["documents"]),
+        comparisons(own),
+        curves(stressed.filter(pl.col("statistic") != "effect"), notes["stress"]),
+        effects(stressed),
+    )
     write = _markdown if form == "markdown" else _latex
     return "\n".join(write(table) for table in tables if table.rows)
 
@@ -97,6 +102,16 @@ def curves(scores: pl.DataFrame, notes: Sequence[str]) -> Table:
     return Table(title, ["task", "condition", *columns], rows, notes)
 
 
+def effects(scores: pl.DataFrame) -> Table:
+    """Every edit of attention: what it does beside the unedited model and beside each of its control twins."""
+    rows = [
+        [row["panel"], row["x"], row["model"], row["beside"], _share(row), _chance(row["p"])]
+        for row in scores.filter(statistic="effect").iter_rows(named=True)
+    ]
+    title = "Effects of edits on accuracy in points with 95 % intervals, paired by sample; p by Holm's method"
+    return Table(title, ["edit", "dose", "model", "beside", "effect", "p"], rows)
+
+
 def _name(model: str, statistic: str) -> str:
     return f"guess: {model}" if statistic == "guess" else model
 
@@ -105,7 +120,7 @@ def _share(row: Row) -> str:
     """A share in percent with its interval; gains and differences have a sign."""
     if row["value"] is None:
         return ""
-    sign = "+" if row["statistic"] in ("gain", "difference") else ""
+    sign = "+" if row["statistic"] in ("gain", "difference", "effect") else ""
     value, low, high = (f"{100 * row[name]:{sign}.1f}" for name in ("value", "low", "high"))
     return f"{value} [{low}, {high}]"
 

@@ -102,10 +102,11 @@ def answer(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepare
 def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]) -> list[Answer]:
     prompts = [prepared.prompt for prepared in batch if prepared.prompt is not None]
     seeds = [prepared.job.unit.seed(study.seed) for prepared in batch]
+    edits = [prepared.job.condition.edits for prepared in batch] if batch[0].job.condition.edits else ()
     if batch[0].job.traced:
-        done = trace(model, prompts, sampler, seeds=seeds, keep=study.keep)
+        done = trace(model, prompts, sampler, seeds=seeds, keep=study.keep, edits=edits)
     else:
-        done = generate(model, prompts, sampler, seeds)
+        done = generate(model, prompts, sampler, seeds, edits=edits)
     answers: list[Answer] = []
     for prepared, one in zip(batch, done, strict=True):
         prediction = model.text(one.answer)

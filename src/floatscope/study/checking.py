@@ -144,7 +144,7 @@ def _estimate_loading(study: Study, loading: Loading) -> Estimate:
     template = choose_template(study, model, loading.jobs)
     planned = batches([size_of(prepare(study, model, template, job)) for job in loading.jobs], study.batch)
     seconds = time.perf_counter() - started
-    for (_, slots), group in groupby(planned, key=lambda batch: batch[0].kind):
+    for (_, slots, _), group in groupby(planned, key=lambda batch: batch[0].kind):
         alike = list(group)
         sampler = build_sampler(study, loading.plan, model.family, slots)
         middle = alike[len(alike) // 2]

@@ -180,8 +180,8 @@ class Size:
     tokens: int
 
     @property
-    def kind(self) -> tuple[bool, int]:
-        return self.job.traced, self.slots
+    def kind(self) -> tuple[bool, int, str]:
+        return self.job.traced, self.slots, edits_kind(self.job)
 
 
 def size_of(prepared: Prepared) -> Size:
@@ -189,14 +189,19 @@ def size_of(prepared: Prepared) -> Size:
     return Size(prepared.job, prepared.slots, len(prepared.prompt.ids) if prepared.prompt is not None else 0)
 
 
+def edits_kind(job: Job) -> str:
+    """Edits that differ are run apart; the condition's name where it has any."""
+    return job.condition.name if job.condition.edits else ""
+
+
 def batch_count(study: Study, jobs: Iterable[Job]) -> int:
     """How many batches jobs make, which their lengths do not change."""
-    kinds = Counter((job.traced, job.condition.slots or study.slots) for job in jobs)
+    kinds = Counter((job.traced, job.condition.slots or study.slots, edits_kind(job)) for job in jobs)
     return sum(-(-count // study.batch) for count in kinds.values())
 
 
 def batches(sizes: Sequence[Size], most: int) -> list[list[Size]]:
-    """Like with like: traced or not, then slots, then prompts by length."""
+    """Like with like: traced or not, then slots, then edits, then prompts by length."""
     ordered = sorted(sizes, key=lambda size: (*size.kind, size.tokens))  # equal lengths stay in the plan's order
     found = []
     for _, group in groupby(ordered, key=lambda size: size.kind):

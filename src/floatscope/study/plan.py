@@ -19,6 +19,7 @@ from floatscope.models.shipped import UNTRAINED
 from floatscope.qa.stressors import BASELINES, STRESSORS, Condition
 from floatscope.qa.world import KINDS
 from floatscope.registry import did_you_mean
+from floatscope.study import interventions as interventions  # its row of the registry
 from floatscope.validation import Mistake, mistakes_in, read_toml, validated
 
 WORLD = "world"

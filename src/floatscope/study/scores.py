@@ -15,6 +15,7 @@ from floatscope.qa.stressors import STRESSORS
 from floatscope.statistics import (
     Difference,
     Interval,
+    holm,
     macro_difference,
     macro_interval,
     mcnemar,
@@ -26,6 +27,8 @@ from floatscope.study.plan import DOCUMENTS, GUESS
 if TYPE_CHECKING:
     import polars as pl
 
+UNEDITED = "unedited"
+"""What an edit is held to first: the same model without it."""
 _RIGHT_OR_WRONG = ("accuracy", "em")
 
 Subject = tuple[str, str]
@@ -42,6 +45,7 @@ def score_frame(results: pl.DataFrame) -> pl.DataFrame:
     with_documents = shown.filter(stressor=DOCUMENTS)
     stressed = shown.filter(pl.col("stressor") != DOCUMENTS)
     rows = [*_scores_and_gains(with_documents), *_comparisons(with_documents), *_stress_scores(stressed)]
+    rows += _effects(stressed)
     text, share, whole = pl.String, pl.Float64, pl.Int64
     labels = {"model": text, "task": text, "condition": text, "stressor": text, "documents": whole}
     kinds = {"metric": text, "statistic": text, "beside": text}
@@ -153,13 +157,48 @@ def _stress_scores(own: pl.DataFrame) -> Iterator[dict[str, Any]]:
                 yield _row(_statistic(subject), found, (labels["task"],), metric, model=subject[0], **about)
 
 
+def _effects(own: pl.DataFrame) -> list[dict[str, Any]]:
+    """What every edit does to accuracy, beside the unedited model and beside its control twins, paired by sample.
+
+    The chance p is corrected for the number of rows, by Holm's method.
+    """
+    answers, rows = _Answers(own), []
+    models = [subject for subject in _subjects(own) if subject[1] != GUESS]
+    points = own.unique(["task", "condition"], keep="first", maintain_order=True).to_dicts()
+    for point in points:
+        axis = getattr(STRESSORS.get(point["stressor"]), "axis", None)
+        if axis is None or not axis.twin or not (place := _curve(point)):
+            continue
+        alike = [one for one in points if (one["task"], one["stressor"]) == (point["task"], point["stressor"])]
+        same = [name for name in STRESSORS[point["stressor"]].labels if name != axis.twin]
+        beside = dict(zip([UNEDITED], (one["condition"] for one in alike if not one[axis.label]), strict=False))
+        beside |= {
+            one[axis.twin]: one["condition"]
+            for one in alike
+            if one[axis.twin] and all(one[name] == point[name] for name in same)
+        }
+        about = {name: point[name] for name in ("condition", "stressor", "documents")} | place
+        for model in models:
+            for name, condition in beside.items():
+                found = answers.gain("accuracy", model, (point["task"],), point["condition"], condition)
+                row = _row("effect", found, (point["task"],), "accuracy", model=model[0], beside=name, **about)
+                rows.append(row)
+    known = [row for row in rows if row.get("p") is not None]
+    for row, p in zip(known, holm([row["p"] for row in known]), strict=True):
+        row["p"] = p
+    return rows
+
+
 def _curve(labels: Mapping[str, Any]) -> dict[str, str]:
-    """Which curve a condition is a point of, the title of its axis, and where on it; nothing for baselines."""
+    """Which curve a condition is a point of, the title of its axis, and where on it; nothing for what it is held to."""
     row = STRESSORS.get(labels["stressor"])
     if row is None or row.axis is None:
         return {}
-    panel = ", ".join(filter(None, (labels["task"], row.axis.panel.format_map(labels))))
-    return {"panel": panel, "axis": row.axis.title, "x": str(labels[row.axis.label])}
+    axis, x = row.axis, labels[row.axis.label]
+    if axis.twin and (labels[axis.twin] or not x):
+        return {}
+    panel = ", ".join(filter(None, (labels["task"], axis.panel.format_map(labels))))
+    return {"panel": panel, "axis": axis.title, "x": f"{x:g}" if isinstance(x, float) else str(x)}
 
 
 def _row(statistic: str, found: Interval | None, tasks: Tasks, metric: str, **about: Any) -> dict[str, Any]:

@@ -286,7 +286,8 @@ class Run:
         """Every score of the run in one long table, also in tables/scores.parquet; shares between 0 and 1.
 
         statistic: "score" of a model; "guess" of a guess without a model; "gain" from documents; "difference" of the
-        gain of `model` minus that of `beside`; "only right", the share that `model` got right and `beside` did not.
+        gain of `model` minus that of `beside`; "only right", the share that `model` got right and `beside` did not;
+        "effect", what an edit of attention does to accuracy, minus `beside`: the unedited model or a control twin.
         value, low, high: with a 95 % interval. n: samples, 0 where there is no value. p: of gains and differences;
         McNemar's for "only right". task: null for an average over tasks. panel, axis, x: of points of stress curves.
         """

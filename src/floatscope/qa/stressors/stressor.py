@@ -70,6 +70,8 @@ class Axis:
     """What the axis is called."""
     panel: str = ""
     """What tells one curve from another, with labels in braces: "among {documents} documents"."""
+    twin: str = ""
+    """The label that is empty for what is tried and names its control twins, which have all other labels in common."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,116 @@
+"""Edits of attention as conditions of a study: `floatscope intervene`, and `stressor = "edit"` in a study file.
+
+Every edit that picks tokens or heads brings its control twins along: edits of the same size that pick by chance. What
+an edit does to attention is `probe`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from floatscope.errors import UserError
+from floatscope.qa.stressors import STRESSORS, Axis, Condition, Stressor
+from floatscope.qa.stressors.ranges import check_documents
+
+if TYPE_CHECKING:
+    from floatscope.probe.edits import Edit
+
+UNEDITED = "none"
+_DOSES = re.compile(r"\b(top|anchors|random)\(([^(),]*(?:,[^(),]*)*)\)")
+_BY = re.compile(r"(.*) by ([\d.]+(?:\s*,\s*[\d.]+)*)")
+
+
+@dataclass(frozen=True)
+class EditOptions:
+    """Where an edit acts and what it is asked among."""
+
+    documents: int = 5
+    """Documents that are shown."""
+    layers: tuple[str, ...] = ("all",)
+    """Layers that are edited: all, shallow, middle, deep, numbers and ranges (0-5); a curve for each."""
+    rows: str = "all"
+    """Rows whose attention is edited: all, or regions and states such as answer:masked."""
+    steps: str = "all"
+    """Steps that are edited: all, first, last, numbers and ranges, shares of the run (0-50%)."""
+    source: str = "previous"
+    """Where picks by rank come from: the previous step, or the first pass."""
+    by_head: bool = False
+    """Pick tokens for each head apart."""
+    controls: bool = True
+    """Beside each edit that picks, its control twins."""
+
+    def __post_init__(self) -> None:
+        check_documents(self.documents)
+
+
+def edit_conditions(values: str, options: EditOptions) -> tuple[Condition, ...]:
+    """Unedited first, then every dose of every edit in every range of layers, each with its control twins."""
+    shown = STRESSORS["documents"].conditions(str(options.documents))[0]
+
+    def condition(edit: str, dose: float, layers: str, twin: str, edits: tuple[Edit, ...]) -> Condition:
+        labels = {"edit": edit, "dose": dose, "layers": layers, "twin": twin}
+        name = "/".join(["edit", edit, f"{dose:g}", layers, *([twin] if twin else [])]) if edits else "edit/none"
+        return Condition(name, "edit", labels, stream=shown.stream, transform=shown.transform, edits=edits)
+
+    found = [condition(UNEDITED, 0.0, "all", "", ())]
+    for text in filter(None, (part.strip() for part in values.split(";"))):
+        for layers in options.layers:
+            for edit, dose in read_doses(text, layers, options):
+                name = edit_name(text)
+                found.append(condition(name, dose, layers, "", (edit,)))
+                twins = edit.controls() if options.controls else {}
+                found += [condition(name, dose, layers, twin, (one,)) for twin, one in twins.items()]
+    return tuple({one.name: one for one in found}.values())
+
+
+def read_doses(text: str, layers: str, options: EditOptions) -> Iterator[tuple[Edit, float]]:
+    """The edits of "block anchors(1,3,5)" or "scale doc 2 by 0.5,2", with the number in which each differs."""
+    from floatscope.probe.edits import Edit
+
+    op, _, rest = text.partition(" ")
+    rest, factors = (found[1], _numbers(found[2], text)) if (found := _BY.fullmatch(rest)) else (rest, [])
+    where: dict[str, Any] = {"layers": layers, "rows": options.rows, "steps": options.steps}
+    where |= {"source": options.source, "by_head": options.by_head}
+    if op == "heads":
+        yield Edit(op, heads=rest.strip() or "all", **where), float(rest.count(".") or 1)
+    elif factors:
+        for factor in factors:
+            yield Edit(op, keys=rest.strip(), factor=factor, **where), factor
+    elif (doses := _DOSES.search(rest)) and len(numbers := _numbers(doses[2], text)):
+        for number in numbers:
+            keys = f"{rest[: doses.start()]}{doses[1]}({number:g}){rest[doses.end() :]}"
+            yield Edit(op, keys=keys.strip(), **where), number
+    else:
+        yield Edit(op, keys=rest.strip() or "all", **where), 1.0
+
+
+def edit_name(text: str) -> str:
+    """The edit without its doses: "block anchors"."""
+    plain = _BY.sub(r"\1", text)
+    return " ".join(_DOSES.sub(lambda found: found[1], plain).split())
+
+
+def _numbers(text: str, whole: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(
+            f"The doses {text!r} of {whole!r} are not numbers: write them as in block anchors(1,3,5)."
+        ) from error
+
+
+STRESSORS.add(
+    "edit",
+    Stressor(
+        name="edit",
+        summary="Edits of attention, separated by semicolons",
+        example="'block anchors(1,3,5); keep top(8,32)'",
+        make=edit_conditions,
+        labels={"edit": str, "dose": float, "layers": str, "twin": str},
+        axis=Axis("dose", "dose", "{edit}, {layers} layers", twin="twin"),
+        options=EditOptions,
+    ),
+)

@@ -1,0 +1,153 @@
+"""Edits as conditions: doses and twins by hand, effects worked out by hand, a run through the store, resumed."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import floatscope as fs
+from floatscope.qa.stressors import STRESSORS
+from floatscope.report.curves import edit_curves, stress_curves
+from floatscope.report.tables import write_tables
+from floatscope.statistics import holm, paired_difference
+from floatscope.study.interventions import EditOptions, edit_conditions
+from floatscope.study.plan import Curve, ModelPlan, Study, TaskPlan
+from floatscope.study.running import run_study
+from floatscope.study.scores import score_frame
+
+
+def names(values, **options):
+    return [condition.name for condition in edit_conditions(values, EditOptions(**options))]
+
+
+def test_every_dose_and_range_of_layers_is_a_condition_with_its_twins():
+    found = edit_conditions("block anchors(1,3)", EditOptions(layers=("all", "deep")))
+    assert [one.name for one in found][:5] == [
+        "edit/none",
+        "edit/block anchors/1/all",
+        "edit/block anchors/1/all/as many",
+        "edit/block anchors/1/all/as much",
+        "edit/block anchors/1/all/as much, answer spared",
+    ]
+    assert len(found) == 1 + 2 * 2 * 4
+    edit = found[-4].edits[0]
+    assert (edit.op, edit.keys, edit.layers) == ("block", "anchors(3)", "deep")
+    assert found[-4].labels == {"edit": "block anchors", "dose": 3.0, "layers": "deep", "twin": ""}
+    assert found[-2].edits[0].keys == "like(anchors(3))" and found[-2].labels["twin"] == "as much"
+
+
+def test_doses_are_counts_factors_or_one():
+    assert names("scale evidence by 0.5,2", controls=False) == [
+        "edit/none", "edit/scale evidence/0.5/all", "edit/scale evidence/2/all",
+    ]  # fmt: skip
+    assert names("sink; keep top(8) or bos", controls=False) == [
+        "edit/none",
+        "edit/sink/1/all",
+        "edit/keep top or bos/8/all",
+    ]
+    assert names("zero doc 2") == ["edit/none", "edit/zero doc 2/1/all", "edit/zero doc 2/1/all/another document"]
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ("blok bos", "did you mean 'block'"),
+        ("block anchors(one)", "are not numbers"),
+        ("block anchors(0)", "from 1 up"),
+        ("block", "name some"),
+    ],
+)
+def test_a_mistake_in_an_edit_is_told_when_the_study_is_written(values, sentence):
+    with pytest.raises(fs.UserError, match=sentence):
+        Curve("edit", values)
+
+
+def test_conditions_with_other_edits_have_other_contents():
+    contents = [one.content for one in edit_conditions("block top(1,2)", EditOptions())]
+    assert len(set(contents)) == len(contents)
+
+
+def results(right):
+    """Rows of results: accuracy of 4 samples by condition, for one model."""
+    known = {one.name: one.labels for one in edit_conditions("block anchors(2)", EditOptions())}
+    rows = []
+    for condition, values in right.items():
+        for sample, value in enumerate(values):
+            scores = {"accuracy": float(value), "em": float(value), "f1": float(value)}
+            about = {"model": "m", "control": "", "task": "t", "condition": condition, "stressor": "edit"}
+            rows.append(about | {"sample": str(sample), "documents": None, "error": None} | scores | known[condition])
+    return pl.DataFrame(rows, schema_overrides={"documents": pl.Int64, "error": pl.String})
+
+
+RIGHT = {
+    "edit/none": [1, 1, 1, 0],
+    "edit/block anchors/2/all": [1, 0, 0, 0],
+    "edit/block anchors/2/all/as many": [1, 1, 1, 1],
+    "edit/block anchors/2/all/as much": [0, 0, 1, 0],
+    "edit/block anchors/2/all/as much, answer spared": [1, 1, 0, 0],
+}
+
+
+def test_an_effect_is_the_edit_minus_what_it_is_held_to_paired_by_sample():
+    scores = score_frame(results(RIGHT))
+    effects = scores.filter(statistic="effect")
+    assert dict(effects.select("beside", "value").iter_rows()) == {
+        "unedited": -0.5, "as many": -0.75, "as much": 0.0, "as much, answer spared": -0.25,
+    }  # fmt: skip
+    assert set(effects["condition"]) == {"edit/block anchors/2/all"} and set(effects["n"]) == {4}
+    assert set(effects["panel"]) == {"t, block anchors, all layers"} and set(effects["x"]) == {"2"}
+    plain = [
+        paired_difference(RIGHT["edit/block anchors/2/all"], RIGHT[name]).p for name in RIGHT if name.count("/") != 3
+    ]
+    assert effects["p"].to_list() == pytest.approx(holm(plain))
+    table = edit_curves(scores, ["m"])
+    row = table.row(0, named=True)
+    assert table.height == 1 and (row["value"], row["x"]) == (0.25, "2")
+    assert [row[name] for name in effects["beside"]] == [0.75, 1.0, 0.25, 0.5]
+    assert stress_curves(scores, ["m"]).is_empty()  # edits have a figure of their own
+    text = write_tables(scores, {"documents": (), "stress": ()}, "markdown")
+    assert "| t, block anchors, all layers | 2 | m | as many | -75.0 [" in text
+
+
+def test_holm_is_bonferroni_for_the_smallest_and_never_falls():
+    rng = np.random.default_rng(0)
+    for count in (1, 2, 7):
+        chances = rng.uniform(size=count).tolist()
+        found = holm(chances)
+        for number, p in enumerate(chances):
+            # by the definition: the largest corrected chance among those that are no greater
+            below = [q for q in chances if q <= p]
+            by_rank = [(count - sum(other < q for other in chances)) * q for q in below]
+            assert found[number] == pytest.approx(min(1.0, max(by_rank)))
+    assert holm([]) == []
+
+
+def study(*models):
+    return Study(
+        "edits",
+        tuple(ModelPlan(name) for name in models),
+        (TaskPlan("world:rag:3"),),
+        (Curve("edit", "block anchors(2); zero doc 1", options={"documents": 3}, limit=2),),
+        limit=2,
+        slots=4,
+    )
+
+
+def test_a_run_of_edits_is_stored_and_resumed(tmp_path):
+    made = run_study(study("twin-arm", "twin-llada"), tmp_path / "run")
+    rows = made.run.results().filter(control="")
+    assert rows["error"].is_null().all()
+    model = fs.load("twin-llada")
+    edited = rows.filter(model="twin-llada", condition="edit/block anchors/2/all")
+    task = STRESSORS["edit"].conditions("block anchors(2)", EditOptions(documents=3))
+    from floatscope.study.units import load_task, plan_jobs
+
+    jobs = {job.unit: job for job in plan_jobs(made.run.study, [load_task(made.run.study, TaskPlan("world:rag:3"))])}
+    for unit, job in jobs.items():
+        if unit.model != "twin-llada" or unit.condition != task[1].name:
+            continue
+        shown = job.task.under(job.condition, job.sample, 0)
+        prompt = fs.build_prompt(model.tokenizer, shown.question, shown.documents, shown.answers)
+        alone = fs.generate(model, prompt, model.sampler(length=4, steps=4), seeds=[unit.seed(0)], edits=task[1].edits)
+        assert edited.filter(sample=unit.sample)["prediction"].item() == model.text(alone.answer)
+    again = run_study(study("twin-arm", "twin-llada"), tmp_path / "run")
+    assert again.done_now == 0 and again.run.scores().equals(made.run.scores())
