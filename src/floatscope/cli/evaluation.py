@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from floatscope.cli.shared import Loading
+from floatscope.cli.shared import LoadFlags
 
 if TYPE_CHECKING:
     from floatscope.study.plan import Curve, TaskPlan
@@ -19,7 +19,7 @@ _FLAG = Parameter(negative="")
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Asking(Loading):
+class Asking(LoadFlags):
     """What evaluate and stress have in common."""
 
     model: Annotated[tuple[str, ...], REPEATED]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from floatscope.cli.shared import DEFAULT_LOADING, Loading
+from floatscope.cli.shared import LOAD_BY_DEFAULT, LoadFlags
 
 
 def serve(
@@ -14,7 +14,7 @@ def serve(
     port: int = 8765,
     host: str = "127.0.0.1",
     open_page: Annotated[bool, Parameter(name="--open", negative="")] = False,
-    loading: Loading = DEFAULT_LOADING,
+    loading: LoadFlags = LOAD_BY_DEFAULT,
 ) -> None:
     """Serve a page on this machine to type a question and documents and watch models denoise, step by step.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from floatscope.cli import flags
-from floatscope.cli.shared import DEFAULT_LOADING, Loading, literal_console, progress_bar
+from floatscope.cli.shared import LOAD_BY_DEFAULT, LoadFlags, literal_console, progress_bar
 from floatscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def trace(
     out: Path,
     settings: flags.SamplerFlags | None = None,
     keep: Literal["compact", "groups", "heads", "matrices"] = "compact",
-    loading: Loading = DEFAULT_LOADING,
+    loading: LoadFlags = LOAD_BY_DEFAULT,
 ) -> None:
     """Answer a question with a model and capture attention at every step into one file.
 
@@ -85,7 +85,7 @@ def trace(
     _show_trace(found, out)
 
 
-def check(model: str, *, loading: Loading = DEFAULT_LOADING) -> int:
+def check(model: str, *, loading: LoadFlags = LOAD_BY_DEFAULT) -> int:
     """Let the tap prove itself on a model: rows sum to 1, output equals SDPA, visibility, effect of tokens and pads.
 
     Example: floatscope check path/to/checkpoint

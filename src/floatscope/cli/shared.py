@@ -13,7 +13,7 @@ _LOADING = Parameter(group=Group("How a model is loaded", sort_key=2))
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Loading:
+class LoadFlags:
     """How a model is loaded."""
 
     family: Annotated[str | None, _LOADING] = None
@@ -35,7 +35,7 @@ class Loading:
             return load(source, family=self.family, dtype=self.dtype, device=self.device, check=check)
 
 
-DEFAULT_LOADING = Loading()
+LOAD_BY_DEFAULT = LoadFlags()
 
 
 def progress_bar(*amounts: Any) -> Any:
