@@ -30,6 +30,11 @@ def test_a_table_has_the_columns_of_its_results_and_a_verdict_per_bar():
         "| fresh | 32 | 4 | 0.500 (0.250 to 0.750) | 0.010 |  | guess | missed |",
         "| harder | 32 | 4 | 0.500 (0.250 to 0.750) | 0.000 | 0.000 |  |  |",
     ]
+    written = judge("passages", half, {"wrong": 0.25, "invented": 0.0}, least=0.4)
+    assert table([by_bar, written]).splitlines()[2:] == [
+        "| binding | 8 | 4 | 0.500 (0.250 to 0.750) | 0.010 | 0.333 |  |  | 0.600 | missed |",
+        "| passages |  | 4 | 0.500 (0.250 to 0.750) |  |  | 0.250 | 0.000 | 0.400 | met |",
+    ]
     assert by_bar == {
         "gate": "binding", "slots": 8, "n": 4, "right": 0.5, "low": 0.25, "high": 0.75, "guess_type": 0.01,
         "guess_relation": 0.3333, "least": 0.6, "passed": False,

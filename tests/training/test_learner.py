@@ -11,8 +11,10 @@ from safetensors.torch import load_file
 import floatscope as fs
 from floatscope.errors import UserError
 from floatscope.models.adapters import read_fork, write_fork
-from floatscope.training.learner import AdapterLearner, choose_mask_token, ship
-from floatscope.training.recipe import AdapterRecipe
+from floatscope.models.twins import TwinShape, make_model
+from floatscope.qa.world.vocabulary import make_tokenizer
+from floatscope.training.learner import AdapterLearner, TwinLearner, choose_mask_token, ship
+from floatscope.training.recipe import AdapterRecipe, TwinRecipe
 from floatscope.training.runs import adapt
 
 pytestmark = pytest.mark.slow
@@ -71,6 +73,20 @@ def test_peft_loads_the_adapter_too(trained, parent):
     ids = canvas("arm", None)
     with torch.no_grad():
         assert (model(torch.tensor([ids])).logits - fs.load(trained).logits(ids)).abs().max() < 1e-4
+
+
+def test_a_twin_is_trained_by_muon_and_adamw_or_by_adamw_alone():
+    tokenizer = make_tokenizer()
+    learner = TwinLearner(make_model(tokenizer, 0, TwinShape(width=16, layers=2, heads=2, hidden=16)), "arm", tokenizer)
+    every = {id(parameter) for parameter in learner.parameters().values()}
+    for muon, kinds in ((True, ["Muon", "AdamW"]), (False, ["AdamW"])):
+        made = learner.optimizers(TwinRecipe(steps=1, batch=1, rate=0.1, decay=0.2, muon=muon))
+        groups = [group for optimizer in made for group in optimizer.param_groups]
+        assert [type(optimizer).__name__ for optimizer in made] == kinds
+        seen = [id(parameter) for group in groups for parameter in group["params"]]
+        assert set(seen) == every and len(seen) == len(every)  # each once
+        for group in groups:  # norms are not decayed, whatever else is
+            assert all(group["weight_decay"] == (0.2 if p.ndim > 1 else 0.0) for p in group["params"])
 
 
 def test_forks_of_one_seed_begin_with_the_same_adapter(parent):

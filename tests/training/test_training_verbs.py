@@ -39,13 +39,17 @@ def test_train_makes_a_fork_with_its_gates_and_card(tiny, tmp_path, monkeypatch,
     code, said = run(monkeypatch, capsys, *words, tmp_path / "parent", "--twin", "parent")
     assert code == 0
     out = tmp_path / "llada"
-    code, said = run(monkeypatch, capsys, *words, out, "--twin", "llada", "--parent", tmp_path / "parent", "--seed", 3)
+    recipe = ["--steps", 3, "--no-muon", "--passages", 0.5]
+    forked = [out, "--twin", "llada", "--parent", tmp_path / "parent", "--seed", 3, *recipe]
+    code, said = run(monkeypatch, capsys, *words, *forked)
     assert code == 0 and all(gate.name in said.out for gate in CELLS) and str(out) in said.out
     card = (out / "README.md").read_text()
     assert all(line in card for line in said.out.splitlines() if line.startswith("| binding"))
     assert fs.load(out).family.name == "llada"
     rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    assert (rows[0]["twin"], rows[0]["seed"], rows[-1]["step"]) == ("llada", 3, 2)
+    assert (rows[0]["twin"], rows[0]["seed"], rows[-1]["step"]) == ("llada", 3, 3)
+    given = {"steps": 3, "muon": False, "passages": 0.5, "batch": 2, "rate": 1e-3}  # the last two: the twin's own
+    assert given.items() <= rows[0].items()
 
 
 def test_a_mistake_with_train_is_one_sentence(tmp_path, monkeypatch, capsys):
@@ -55,6 +59,8 @@ def test_a_mistake_with_train_is_one_sentence(tmp_path, monkeypatch, capsys):
         (("--twin", "arm", "--out", tmp_path / "x", "--parent", tmp_path / "nowhere"), "no trained parent"),
         (("--twin", "arm", "--out", tmp_path / "file"), "Cannot make the folder"),
         (("--twin", "parent", "--out", tmp_path / "x", "--samples", 0), "at least one sample each, not --samples 0"),
+        (("--twin", "arm", "--out", tmp_path / "x", "--passages", 1.5), "passages is 1.5: use at least 0, at most 1"),
+        (("--twin", "arm", "--out", tmp_path / "x", "--rate", "nan"), "rate is nan: use at least 0"),
     ):
         code, said = run(monkeypatch, capsys, "train", *words)
         assert code == 2 and sentence in said.err and len(said.err.strip().splitlines()) == 1

@@ -20,8 +20,7 @@ from floatscope.qa.guesses import most_common_answer
 from floatscope.qa.metrics import accuracy, exact_match, f1
 from floatscope.qa.prompts import build_canvas, build_prompt, surroundings
 from floatscope.qa.samples import Sample
-from floatscope.qa.world import World
-from floatscope.qa.world.accounts import guess_facts, read_facts, score_facts
+from floatscope.qa.world import World, guess_facts, read_facts, score_facts
 from floatscope.qa.world.relations import RELATIONS, UNANSWERABLE
 from floatscope.statistics import Interval, mean_interval, paired_difference, proportion_interval
 
@@ -82,7 +81,7 @@ def table(results: Sequence[GateResult]) -> str:
         least, passed = result["least"], result["passed"]
         shares = [result.get(name) for name in beside]
         rows.append([
-            result["gate"], *[str(result.get("slots"))] * slots, str(result["n"]),
+            result["gate"], *[str(result.get("slots", ""))] * slots, str(result["n"]),
             "{right:.3f} ({low:.3f} to {high:.3f})".format(**result),
             *("" if share is None else f"{share:.3f}" for share in shares),
             f"{least:.3f}" if least is not None else "guess" if passed is not None else "",
@@ -132,8 +131,6 @@ PUBLISHED = (
     Gate("binding, k=10, Dream's schedule", "binding", 10, published=True),
     Gate("two-hop, k=5, Dream's schedule", "twohop", 5, published=True),
 )
-
-
 PASSAGES = (
     Gate("passages continued, 5 facts", "passages", 5, 0.7),
     Gate("passages infilled, 5 facts", "passages-infill", 5, 0.7),

@@ -17,18 +17,7 @@ from floatscope.qa.world.kinds import MAX_FACTS
 from floatscope.qa.world.relations import PATHS, UNANSWERABLE, Entity, Fact, Path, Relation
 from floatscope.qa.world.vocabulary import BOS_ID, EOS_ID, PAD_ID
 from floatscope.training.recipe import TwinRecipe
-from floatscope.training.stream import (
-    ANSWER,
-    FIRST,
-    FIRST_EOS,
-    GAP,
-    HOP,
-    LATER_EOS,
-    TEXT,
-    Example,
-    Stream,
-    draw_slots,
-)
+from floatscope.training.stream import ANSWER, FIRST, FIRST_EOS, GAP, HOP, LATER_EOS, TEXT, Example, Stream, draw_slots
 
 CHAINED = 4  # two-hop contexts hold two chains and more, so that the relation alone does not give the answer
 PASS, WINDOW = 0.9, 32  # a lesson ends when this share of answer tokens was right over so many steps
