@@ -1,5 +1,6 @@
 """Detectors: known answers, loops over full matrices, both normalisations, refusals."""
 
+import dataclasses
 from functools import partial
 
 import numpy as np
@@ -62,6 +63,18 @@ def test_even_attention_has_no_anchor(name):
     assert not (detect(trace, name) > 0.5).any()
 
 
+@pytest.mark.parametrize("name", ["zscore(3)", "soft(2,5)"])
+def test_rounding_does_not_stand_out(name):
+    """One position above the others by less than a millionth of the mean, many standard deviations or not."""
+    trace = to_trace(constant_rows(np.full((1, 1, 40), 1 / 40)))
+    received = np.full((1, 1, 40), 1 / 40)
+    received[..., 7] *= 1 + 1e-6  # a spread of 1.6e-7 of the mean, and z = 6
+    quiet = dataclasses.replace(trace, arrays={**trace.arrays, "received": received})
+    assert not detect(quiet, name).any()
+    received[..., 7] *= 1 + 1e-3
+    assert np.flatnonzero(detect(quiet, name)[0, 0] > 0.5).tolist() == [7]
+
+
 def test_absolute_threshold_never_fires():
     trace = to_trace(constant_rows(peaked(np.array([[3]]), tokens=40, height=0.99)))
     assert not detect(trace, "rulli(3,1)").any()
@@ -73,6 +86,8 @@ def test_absolute_threshold_never_fires():
         ("zscor(3)", "did you mean 'zscore'"),
         ("magic", "There is no detector .magic.: Known are zscore, top1, rulli, gu, soft"),
         ("zscore(a)", "not numbers"),
+        ("zscore(nan)", "not finite"),
+        ("soft(2,inf)", "not finite"),
         ("gu(1,2)", "too many"),
         ("zscore(3", "did you mean .zscore."),
     ],

@@ -45,6 +45,18 @@ def test_means_and_contrast_by_hand():
     assert all(found[depth]["p"] is None for depth in expected if depth != "shallow - deep")
 
 
+def test_each_model_has_the_thirds_of_its_own_layers():
+    panel = Panel(("measure", "layer"))
+    for model, layers in (("low", 3), ("high", 6)):
+        trace = to_trace(full_run(layers=layers), model=model)
+        panel.add(trace, {"measure": ["x"] * layers, "layer": np.arange(layers), "value": np.arange(layers) ** 2.0})
+    table = depth_table(panel, Options())
+    found = {(row["model"], row["depth"]): row["value"] for row in table.iter_rows(named=True)}
+    assert [found["low", depth] for depth in ("shallow", "middle", "deep")] == [0, 1, 4]
+    assert [found["high", depth] for depth in ("shallow", "middle", "deep")] == [0.5, 6.5, 20.5]
+    assert (found["low", "shallow - deep"], found["high", "shallow - deep"]) == (-4, -20)
+
+
 def test_undefined_layers_are_left_out_and_undefined_samples_counted_as_such():
     values = np.array([[1.0, np.nan, 2.0, 4.0], [3.0, 5.0, 2.0, np.nan], [1.0, 1.0, 1.0, 1.0]])
     found = {row["depth"]: row for row in depth_table(panel_of(values), Options()).iter_rows(named=True)}

@@ -1,6 +1,7 @@
 """Drift: evident truths, and each measure again in a few lines."""
 
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -85,11 +86,14 @@ def test_measures_on_full_matrices(settings):
 
 
 def test_table_has_its_controls():
-    traces = [to_trace(full_run(seed=s, steps=5)) for s in range(4)]
-    result = drift(traces, Options(detector="zscore(1)"))
+    runs = [full_run(seed=s, steps=5) for s in range(4)]
+    result = drift([to_trace(run) for run in runs], Options(detector="zscore(1)"))
     assert set(result.table["measure"]) == set(MEASURES)
     row = result.table.filter(measure="wasserstein", layer=1).row(0, named=True)
-    by_hand = [float(trace_drift(t, Options())["wasserstein"][1]) for t in traces]
+    by_hand, place = [], np.arange(runs[0].tokens)
+    for run in runs:
+        received = [attention[1].mean(axis=(0, 1)) for attention in run.attention]
+        by_hand.append(np.mean([wasserstein_distance(place, place, *pair) for pair in pairwise(received)]))
     assert row["value"] == pytest.approx(np.mean(by_hand), rel=1e-5)
     assert min(by_hand) <= row["low"] <= row["value"] <= row["high"] <= max(by_hand)
     assert row["uniform"] == pytest.approx(0, abs=1e-6)

@@ -118,6 +118,17 @@ def test_gold_position():
     run = full_run()
     run.marks = {"evidence": np.array([5, 10])}
     assert gold_label(to_trace(run)) == "doc 1 + doc 2"
+    for place, label in (
+        (4, "none"),
+        (5, "doc 1"),
+        (6, "doc 1"),
+        (7, "none"),
+        (8, "doc 2"),
+        (10, "doc 2"),
+        (11, "none"),
+    ):
+        run.marks = {"evidence": np.array([place])}
+        assert gold_label(to_trace(run)) == label
     table = flow([trace]).tables["flow_gold"].filter(window="all")
     assert table.select("target", "is_gold").rows() == [("doc 1", False), ("doc 2", True)]
 

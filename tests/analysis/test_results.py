@@ -8,7 +8,7 @@ import pytest
 
 from floatscope.analysis import ANALYSES, Controls, Options, analyze
 from floatscope.analysis.reading import find_traces, split_controls
-from floatscope.analysis.results import Panel, summarise
+from floatscope.analysis.results import Panel, collect, summarise
 from floatscope.errors import UserError
 from tests.traces.full_matrices import full_run, to_trace
 
@@ -32,6 +32,15 @@ def test_tables_hold_mean_interval_and_spread_over_the_samples_that_have_a_value
     assert (second["low"], second["high"]) == (5.0, 7.0)
 
 
+def test_every_trace_has_random_positions_of_its_own():
+    def drawn(seed):
+        panel = collect(traces(), ("layer",), lambda _, rng, __: {"layer": [0], "value": [rng.random()]}, seed)
+        return panel.samples["value"].to_list()
+
+    assert len({*drawn(0), *drawn(1)}) == 8  # four traces under two seeds
+    assert drawn(0) == drawn(0)
+
+
 @pytest.mark.parametrize("name", ANALYSES)
 def test_every_analysis_streams_and_has_its_controls(name):
     untrained = traces("bare", seeds=range(10, 14), sharpness=0.1)
@@ -44,7 +53,16 @@ def test_every_analysis_streams_and_has_its_controls(name):
         assert not floats.select(pl.any_horizontal(pl.all().is_nan().any()))[0, 0]
     if name != "compat":
         assert {"value", "uniform", "random", "untrained"} <= set(result.table.columns)
-        assert result.table["untrained"].drop_nulls().len() > 0
+        # untrained is what the same analysis finds in the untrained traces
+        bare = analyze(name, traces("bare", seeds=range(10, 14), sharpness=0.1), Options(detector="zscore(1)"))
+        keys = [
+            key
+            for key, kind in bare.table.schema.items()
+            if not kind.is_float() and key not in ("model", "samples", "tasks")
+        ]
+        both = result.table.join(bare.table, on=keys, suffix=" bare", nulls_equal=True).drop_nulls("untrained")
+        assert both.height
+        np.testing.assert_allclose(both["untrained"], both["value bare"], atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ANALYSES)

@@ -51,6 +51,20 @@ def test_scores_on_full_matrices(settings):
             assert row["uniform"] == pytest.approx(np.mean(chances), abs=1e-5)
 
 
+def test_a_copied_key_holds_the_very_token():
+    """Two tokens of the span, of which the slot has the second: a head that looks at the first copies nothing."""
+    run = sample(1)
+    run.marks = {"evidence": np.array(EVIDENCE), "gold_answer": np.array([9, 10])}
+    run.canvas[:] = np.arange(run.tokens) + 100
+    run.canvas[run.prompt_length] = run.canvas[10]
+    for attention in run.attention:
+        attention[0, :2] = 0.001 / (run.tokens - 1)
+        attention[0, 0, :, 9] = attention[0, 1, :, 10] = 0.999
+    table = retrieval_heads([to_trace(run)]).table.filter(score="copy", layer=0)
+    assert table["value"][:2].to_list() == [0, 1]
+    assert table["uniform"].to_list() == pytest.approx([1 / run.tokens] * 4)  # one key of them all will do
+
+
 def test_fillers_at_the_end_do_not_count():
     run = sample(1)
     texts = (*run.texts[:-2], "<|eot|>", "<|eot|>")
@@ -90,12 +104,14 @@ def test_a_head_that_always_retrieves_is_first_and_stable():
     stable = result.tables["retrieval_heads_stability"].filter(score="evidence").row(0, named=True)
     assert stable["pearson"] > 0.9 and abs(stable["random"]) < 0.3 and stable["samples"] == 8
     assert stable["pearson_low"] <= stable["pearson"] <= stable["full_data"]
+    assert stable["full_data"] == pytest.approx(2 * stable["pearson"] / (1 + stable["pearson"]))  # Spearman and Brown
 
 
 def test_noise_is_not_stable():
     result = retrieval_heads([to_trace(sample(s)) for s in range(12)])
     stable = result.tables["retrieval_heads_stability"].filter(score="evidence").row(0, named=True)
     assert stable["pearson"] < 0.7
+    assert stable["full_data"] == pytest.approx(2 * stable["pearson"] / (1 + stable["pearson"]))
     few = retrieval_heads([to_trace(sample(s)) for s in range(2)]).tables["retrieval_heads_stability"]
     assert few["pearson"].null_count() == few.height
 

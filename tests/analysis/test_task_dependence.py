@@ -40,6 +40,16 @@ def test_distance_by_hand():
     assert row["within"] == pytest.approx(0.5) and row["between"] == pytest.approx(1)
 
 
+def test_p_counts_permutations_that_do_as_well_and_is_never_zero():
+    """Of the three ways to part four samples into pairs one is the tasks': p = 1/3. Of those of 24 almost none is."""
+    few = [sample(p, t, n) for n, (p, t) in enumerate([(3, "a"), (3, "a"), (30, "b"), (30, "b")])]
+    row = task_dependence(few).table.filter(depth="all", profile="position").row(0, named=True)
+    assert row["p"] == pytest.approx(1 / 3, abs=0.04)
+    many = [sample(3 if task == "a" else 30, task, n) for n in range(12) for task in "ab"]
+    row = task_dependence(many).table.filter(depth="all", profile="position").row(0, named=True)
+    assert row["p"] == 1 / 2001
+
+
 def test_one_task_is_a_sentence():
     with pytest.raises(UserError, match="at least two tasks"):
         task_dependence([sample(3, "qa", 0), sample(4, "qa", 1)])

@@ -83,6 +83,22 @@ def test_shallow_structure_deep_content_is_a_number():
     }
 
 
+def test_a_sample_without_shallow_anchors_has_no_contrast():
+    """Its shallow share is undefined: were it 0, content would seem to come with depth."""
+    flat = peaked(np.tile(np.array([4, 4, 9]), (3, 1)), 40)
+    flat[:, 0] = 1 / 40
+    texts = ("<s>", *(f" word{n}" for n in range(1, 40)))
+    quiet = [to_trace(constant_rows(flat, seed=seed), texts=texts) for seed in (8, 9)]
+    (alone,) = {(r["value"], r["p"], r["samples"]) for r in contrasts(quiet)}
+    assert alone == (None, None, 0)
+    both = contrasts([*quiet, *(shallow_newline_deep_king(seed) for seed in range(3))])
+    assert {(row["value"], row["samples"]) for row in both if row["treatment"] == "function words apart"} == {(1.0, 3)}
+
+
+def contrasts(traces):
+    return token_classes(traces).tables["token_classes_test"].to_dicts()
+
+
 def test_function_words_move_between_treatments():
     traces = [to_trace(full_run(seed=s, layers=3), model="m") for s in range(3)]
     result = token_classes(traces, Options(detector="zscore(1)"))

@@ -4,6 +4,7 @@ A detector turns received attention into weights per position: 0 or 1, or in bet
 anchors move, what they absorb and what they are made of is left to the other analyses.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -136,6 +137,8 @@ def parse_detector(text: str) -> Callable[[Field], Array]:
         own = [part if part == usual else float(part) for part, usual in zip(given, detector.parameters, strict=False)]
     except ValueError as error:
         raise UserError(f"The parameters of the detector {text!r} are not numbers.") from error
+    if not all(math.isfinite(value) for value in own if isinstance(value, float)):
+        raise UserError(f"The parameters of the detector {text!r} are not finite.")
     values = (*own, *detector.parameters[len(own) :])
     return lambda field: detector.rule(field, *values)
 
