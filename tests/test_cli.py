@@ -206,6 +206,24 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(monkeypatch, capsys, tmp_path
     assert not (tmp_path / "t.safetensors").exists()
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        ["evaluate", "--model", "twin-arm", "--task", "world", "--out"],
+        ["study", "demo", "--out"],
+        ["trace", "twin-arm", "--question", "who", "--out"],
+        ["analyze", "drift", ".", "--out"],
+        ["table"],
+        ["report"],
+    ],
+)
+def test_an_empty_path_is_refused_and_nothing_is_written_here(monkeypatch, capsys, tmp_path, call):
+    monkeypatch.chdir(tmp_path)
+    code, shown, told = run(monkeypatch, capsys, *call, "")
+    assert code == 2 and shown == "" and "it is empty, and a path is needed" in told and len(told.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.usefixtures("heard_interrupts")
 def test_ctrl_c_leaves_no_file(monkeypatch, capsys, tmp_path, checkpoint):
     """A real interrupt, in the middle of the run and while the file is written."""
@@ -223,6 +241,16 @@ def test_ctrl_c_leaves_no_file(monkeypatch, capsys, tmp_path, checkpoint):
             code, _, told = run(patch, capsys, *call, "--length", 4)
         assert code == 130 and "Traceback" not in told
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_whose_units_all_failed_is_told_by_the_exit_code(monkeypatch, capsys, tmp_path, checkpoint):
+    """The checkpoint has a context of 96 tokens, the twin one of 2048."""
+    file = tmp_path / "questions.jsonl"
+    call = ["evaluate", "--model", "twin-arm", "--model", f"small={checkpoint}", "--task", file, "--documents", "0"]
+    for words, expected in ((10, 0), (200, 1)):
+        file.write_text(json.dumps({"id": "1", "question": "who " * words, "answers": ["Ada"]}))
+        code, shown, told = run(monkeypatch, capsys, *call, "--length", "4", "--out", tmp_path / str(words))
+        assert code == expected and ("1 failed" in told) == ("too long" in shown) == bool(expected)
 
 
 def test_text_needs_a_tokenizer_and_says_so(monkeypatch, capsys, tmp_path, checkpoint):

@@ -71,6 +71,33 @@ def test_stress_gives_each_task_the_curves_that_fit_it(monkeypatch, capsys, tmp_
     assert code == 2 and "needs 2 gold documents" in told
 
 
+def test_names_and_paths_cannot_steer_the_terminal(monkeypatch, capsys, tmp_path):
+    out = tmp_path / "a\x1b[31mb"
+    asked = ("--model", "\x1b[31mred\a=twin-arm", *ASKED[2:], "--documents", "0", "--out", out)
+    code, shown, told = run(monkeypatch, capsys, "evaluate", *asked)
+    assert code == 0 and "\x1b" not in shown + told and "\a" not in shown + told
+    assert "\ufffd[31mred\ufffd" in shown and "a\ufffd[31mb" in told
+    (tmp_path / "s.toml").write_text(
+        'name = "s"\n[[models]]\nname = "\\u001b[31mred"\nsource = "twin-arm"\n[[tasks]]\nsource = "world"\n'
+        '[[conditions]]\nstressor = "documents"\nvalues = 0\n'
+    )
+    code, shown, told = run(monkeypatch, capsys, "study", tmp_path / "s.toml", "--check")
+    assert code == 0 and "model \ufffd[31mred" in shown and "\x1b" not in shown + told
+
+
+@pytest.mark.slow
+def test_who_reads_our_output_may_stop_reading_and_the_report_is_there(tmp_path, study_file):
+    """As in `floatscope study ... | true`; and a full disk behind the output is one sentence."""
+    call = f"{sys.executable} -m floatscope.cli study {study_file} --limit 1 --out {tmp_path / 'run'}"
+    done = subprocess.run(
+        f"{call} | true; exit ${{PIPESTATUS[0]}}", shell=True, executable="/bin/bash", capture_output=True
+    )
+    assert done.returncode == 141 and b"Traceback" not in done.stderr and b"Exception" not in done.stderr
+    assert (tmp_path / "run" / "report.html").stat().st_size > 0
+    done = subprocess.run(f"{call} > /dev/full", shell=True, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.endswith("floatscope: the output: No space left on device.\n")
+
+
 @pytest.mark.slow
 def test_study_runs_analyses_and_report_and_report_makes_it_again(monkeypatch, capsys, tmp_path, study_file):
     out = tmp_path / "run"

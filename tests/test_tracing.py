@@ -404,3 +404,19 @@ def test_a_name_in_place_of_a_model_or_a_sampler_is_refused_with_what_to_write()
             run("twin-llada", [1, 2])
         with pytest.raises(fs.UserError, match=r"give model\.sampler\(name='llada'\)"):
             run(model, [1, 2], "llada")
+
+
+def test_matrices_that_would_not_fit_into_half_of_the_memory_are_refused(monkeypatch):
+    """By hand: 2 samples, 3 steps, the model's layers and heads, 10 tokens squared, 4 bytes."""
+    model = tiny_model("llada")
+    sampler = fs.LLaDASampler(length=4, steps=3, block=4)
+    needed = 2 * 3 * model.layers * model.config.num_attention_heads * 10**2 * 4
+    memory = 2 * needed
+    monkeypatch.setattr("os.sysconf", lambda name: 1 if name == "SC_PAGE_SIZE" else memory)
+    prompts = [[3, 4, 5, 6, 7, 8], [3, 4, 5, 6]]
+    assert len(fs.trace(model, prompts, sampler, keep="matrices")) == 2
+    memory -= 2
+    with pytest.raises(fs.UserError, match=r"Full matrices of 10 tokens would take .* GB"):
+        fs.trace(model, prompts, sampler, keep="matrices")
+    assert len(fs.trace(model, prompts, sampler, keep="matrices", matrix_layers=[0])) == 2
+    assert len(fs.trace(model, prompts, sampler, keep="heads")) == 2

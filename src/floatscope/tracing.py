@@ -26,7 +26,7 @@ from floatscope.probe.editing import Editor, Recalled
 from floatscope.probe.kernel import LayerStatistics, Workspace
 from floatscope.probe.layout import Layout
 from floatscope.probe.recording import Arrays, CausalRecorder, DenoisingRecorder, Plan
-from floatscope.traces.arrays import check_matrices, kept_arrays, short_form
+from floatscope.traces.arrays import check_matrices, check_memory, kept_arrays, short_form
 from floatscope.traces.storage import metadata_of_samples
 from floatscope.traces.trace import Trace
 
@@ -75,6 +75,9 @@ def trace(
     names, canvases = kept_arrays(keep), [prompt.with_slots(sampler.length) for prompt in prompts]
     bounds = [sampler.step_bounds(first, model.block) for first in batch.positions[:, 0].tolist()]
     check_matrices(names, matrix_steps, max(most for _, most in bounds), matrix_layers, model.layers)
+    steps = 1 if model.is_arm else len(matrix_steps or range(max(most for _, most in bounds)))
+    matrices = len(prompts) * steps * len(matrix_layers or range(model.layers))
+    check_memory(names, matrices, model.config.num_attention_heads, max(len(canvas.ids) for canvas in canvases))
     editors = make_editors(model, canvases, edits, sampler, batch.seeds) if edits else []
     if model.is_arm:
         generations = fill(EditedModel(model, editors) if editors else model, batch, sampler, on_step)

@@ -410,13 +410,41 @@ def test_a_run_that_was_stopped_says_so_in_tables_and_report(tmp_path):
     assert Run(tmp_path).unfinished == "" and said not in tables_text(run, "markdown")
 
 
+def test_analyses_are_made_anew_by_other_code(outcome, tmp_path, monkeypatch):
+    import shutil
+
+    from floatscope.study import analyses
+
+    study = replace(outcome.run.study, analyses=("dispersion",))
+    shutil.copytree(outcome.run.folder, tmp_path / "run")
+    made = []
+    real = analyses.analyze
+    monkeypatch.setattr(analyses, "analyze", lambda name, *rest: made.append(name) or real(name, *rest))
+    code = tmp_path / "code.py"
+    code.write_text("first")
+    monkeypatch.setattr(analyses, "getsourcefile", lambda function: str(code))
+    for change, count in (("first", 1), ("first", 1), ("second", 2), ("second", 2)):
+        code.write_text(change)
+        run_study(study, tmp_path / "run")
+        assert made == ["dispersion"] * count
+    monkeypatch.setattr(analyses, "__version__", "9.9")
+    run_study(study, tmp_path / "run")
+    assert len(made) == 3
+
+
 CHANGES = {
     "tokenizer.json of the model 'mine'": ("model/tokenizer.json", "founder", "fonder"),
     "tokenizer_config.json of the model 'mine'": ("model/tokenizer_config.json", "{", '{"x": 1, '),
-    "chat_template.jinja of the model 'mine'": ("model/chat_template.jinja", "a", "b"),
+    "chat_template.jinja of the model 'mine'": ("model/chat_template.jinja", "a", None),  # removed
     "The family of the model 'mine'": ("family.toml", "mine", "yours"),
     "The text of the template": ("template.txt", "Question:", "Q:"),
     "The corpus of the task 'questions'": ("corpus.jsonl", "Ada", "Eva"),
+    "The samples of the task 'questions'": ("questions.jsonl", '"Ida"', '"Eva"'),
+    "The pool of distractors of the task 'questions'": (
+        "questions.jsonl",
+        "Dorn",
+        "Horn",
+    ),  # of a sample beyond the limit
 }
 
 
@@ -435,21 +463,28 @@ def test_a_run_is_not_gone_on_with_after_anything_changed_that_decides_its_resul
         "answers": ["Ida"],
         "documents": [{"text": "Ida Ritter."}],
     }
-    (tmp_path / "questions.jsonl").write_text(json.dumps(asked))
+    other = {"question": "Who is the founder of Calyx Foods?", "answers": ["Ada Dorn"], "documents": []}
+    (tmp_path / "questions.jsonl").write_text(f"{json.dumps(asked)}\n{json.dumps(other)}")
     (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps({"title": "", "text": f"Ada {n}"}) for n in range(9)))
     study = small_study(
         models=(ModelPlan("mine", str(tmp_path / "model"), str(tmp_path / "family.toml")),),
         tasks=(TaskPlan(str(tmp_path / "questions.jsonl"), corpus=str(tmp_path / "corpus.jsonl")),),
         conditions=(Curve("documents", "1"),),
+        limit=1,
         prompt=PromptPlan(str(tmp_path / "template.txt"), raw=True),
     )  # fmt: skip
     assert run_study(study, tmp_path / "run").failed == 0
     file, old, new = CHANGES[named]
     text = (tmp_path / file).read_text()
     assert old in text
-    (tmp_path / file).write_text(text.replace(old, new))
+    if new is None:
+        (tmp_path / file).unlink()
+    else:
+        (tmp_path / file).write_text(text.replace(old, new))
     grown = replace(study, conditions=(Curve("documents", "1,2"),))
+    written = {name: (tmp_path / "run" / name).read_bytes() for name in ("study.toml", "manifest.json")}
     with pytest.raises(UserError, match=rf"^{named}.* changed since this run began"):
         run_study(grown, tmp_path / "run")
+    assert written == {name: (tmp_path / "run" / name).read_bytes() for name in written}
     (tmp_path / file).write_text(text)
     assert run_study(grown, tmp_path / "run").failed == 0

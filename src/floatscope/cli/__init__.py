@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 from cyclopts import App, CycloptsError, Parameter, Token, convert
@@ -13,15 +14,18 @@ from floatscope.cli.evaluation import evaluate, table
 from floatscope.cli.live import serve
 from floatscope.cli.one_model import check, families, trace
 from floatscope.cli.parents import pull
+from floatscope.cli.shared import one_line
 from floatscope.cli.studies import report, study
 from floatscope.cli.training import adapt, train
 from floatscope.errors import UserError
 
 
 def strictly(kind: Any, tokens: Sequence[Token]) -> Any:
-    """As cyclopts converts, but 1.5 is no whole number: it would round it."""
+    """As cyclopts converts, but 1.5 is no whole number (it rounds it) and "" no path (it takes this folder for it)."""
     if int in (kind, *get_args(kind)) and float not in get_args(kind) and any("." in token.value for token in tokens):
         raise ValueError("a whole number is needed")
+    if Path in (kind, *get_args(kind)) and not all(token.value for token in tokens):
+        raise ValueError("it is empty, and a path is needed")
     return convert(kind, tokens)
 
 
@@ -67,11 +71,6 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:  # a path that the system does not take, a disk that is full
-        print(f"floatscope: {one_line(f'{error.filename or error}: {error.strerror}')[:500]}.", file=sys.stderr)
+        print(one_line(f"floatscope: {error.filename or 'the output'}: {error.strerror}.")[:500], file=sys.stderr)
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def one_line(text: str) -> str:
-    """Text without line ends, and without characters that would steer a terminal."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text.split()))

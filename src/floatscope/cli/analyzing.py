@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from floatscope.cli import flags
+from floatscope.cli.shared import one_line, printable
 from floatscope.errors import UserError
 
 
@@ -85,8 +86,8 @@ def analyze(
         paths.append(out / f"{figure.name}.html")
         replace_text(paths[-1], figure_page(figure, theme))
     with polars.Config(tbl_width_chars=Console().width, tbl_cols=-1, tbl_hide_dataframe_shape=True, tbl_rows=12):
-        print(result.table)
+        print(printable(str(result.table)))
     for note in result.notes:
-        print(f"note: {note}")
+        print(one_line(f"note: {note}"))
     for path in paths:
         print(path)

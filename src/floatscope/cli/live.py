@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from floatscope.cli.shared import LOAD_BY_DEFAULT, LoadFlags
+from floatscope.cli.shared import LOAD_BY_DEFAULT, LoadFlags, one_line
 
 
 def serve(
@@ -33,7 +33,6 @@ def serve(
     """
     import webbrowser
 
-    from floatscope.cli import one_line
     from floatscope.live.examples import TWINS
     from floatscope.live.server import LiveServer
 

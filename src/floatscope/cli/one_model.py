@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from floatscope.cli import flags
-from floatscope.cli.shared import LOAD_BY_DEFAULT, LoadFlags, literal_console, progress_bar
+from floatscope.cli.shared import LOAD_BY_DEFAULT, LoadFlags, literal_console, one_line, progress_bar
 from floatscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def check(model: str, *, loading: LoadFlags = LOAD_BY_DEFAULT) -> int:
 
     loaded = loading.load(model, check=False)
     findings = run(loaded)
-    table = Table("check", "result", "detail", title=repr(loaded), title_justify="left")
+    table = Table("check", "result", "detail", title=one_line(repr(loaded)), title_justify="left")
     for finding in findings:
         table.add_row(finding.name, "passed" if finding.passed else Text("failed", "bold red"), finding.detail)
     literal_console().print(table)
@@ -162,7 +162,7 @@ def _show_trace(found: Trace, out: Path) -> None:
     from rich.table import Table
 
     table = Table("layer", "most attended at the first step", "at the last step", title_justify="left")
-    table.title = f"{found.model}: {found.steps} steps x {found.layers} layers x {len(found.canvas)} tokens"
+    table.title = f"{one_line(found.model)}: {found.steps} steps x {found.layers} layers x {len(found.canvas)} tokens"
     for layer, received in enumerate(found.received.swapaxes(0, 1)):  # [step, token]
         cells = []
         for step in (0, -1):

@@ -1,4 +1,4 @@
-"""What several verbs need: flags of loading, the progress bar, a console for foreign text."""
+"""What several verbs need: flags of loading, the progress bar, foreign text that is safe on a terminal."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,3 +53,15 @@ def literal_console() -> Any:
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False)
+
+
+def printable(text: str) -> str:
+    """Text without the characters that would steer a terminal; line ends and tabs stay."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
+
+
+def one_line(text: str) -> str:
+    """The same without line ends."""
+    return printable(" ".join(text.split()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from floatscope.cli.shared import progress_bar
+from floatscope.cli.shared import one_line, progress_bar
 from floatscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -97,12 +97,12 @@ def report(run: Path, /) -> int:
 
 
 def exit_code(run: Run) -> int:
-    """0; 1 where every unit of a model failed; 3, after a sentence, for a run that is not finished."""
+    """0; 1 where all units of a model failed; 3, after a sentence, for a run that is not finished."""
     if run.unfinished:
         print(f"floatscope: {run.unfinished}", file=sys.stderr)
         return 3
     own = run.results().filter(control="")
-    return int(own.height > 0 and own["error"].is_not_null().all())
+    return int(any(of_model["error"].is_not_null().all() for of_model in own.partition_by("model")))
 
 
 def _refuse_without_data(plan: Study) -> None:
@@ -122,7 +122,7 @@ def _check(plan: Study) -> int:
 
     findings = check_study(plan)
     for finding in findings:
-        print(f"{finding.part} ({finding.source}): {finding.lacks or 'ready'}")
+        print(one_line(f"{finding.part} ({finding.source}): {finding.lacks or 'ready'}"))
     most = len(plan.models) * sum(cell.limit for task in plan.tasks for cell in plan.cells(task))
     lacking = sum(bool(finding.lacks) for finding in findings)
     verdict = f"{lacking} of its {len(findings)} parts are not ready" if lacking else "all of its parts are ready"
@@ -143,7 +143,7 @@ def _estimate(plan: Study) -> int:
         found = estimate(plan, status.update)
     table = Table("model", "units", "batches", "time")
     for row in found:
-        table.add_row(row.name, str(row.units), str(row.batches), str(timedelta(seconds=round(row.seconds))))
+        table.add_row(one_line(row.name), str(row.units), str(row.batches), str(timedelta(seconds=round(row.seconds))))
     total = timedelta(seconds=round(sum(row.seconds for row in found)))
     table.add_row("all", str(sum(row.units for row in found)), str(sum(row.batches for row in found)), str(total))
     Console().print(table)
@@ -170,7 +170,7 @@ def run_shown(study: Study, folder: Path, retry: bool, report: bool = False) -> 
                 if total and not started:  # time left is judged by the units of this call alone
                     started.append(done)
                     progress.reset(bar, total=total, completed=done)
-                progress.update(bar, description=escape(what), completed=done, total=total or None)
+                progress.update(bar, description=escape(one_line(what)), completed=done, total=total or None)
 
             outcome = run_study(study, folder, retry=retry, notify=notify)
     except KeyboardInterrupt:
@@ -183,7 +183,7 @@ def run_shown(study: Study, folder: Path, retry: bool, report: bool = False) -> 
     told = f"{done} of {units} units were run, the others were there" if done < units else f"{units} units were run"
     failed = f"; {outcome.failed} failed (see the column error; --retry runs them again)" if outcome.failed else ""
     again = f"; {outcome.damaged} rows had changed on the disk and were run again" if outcome.damaged else ""
-    print(f"floatscope: {told}{failed}{again}; the run is {folder}", file=sys.stderr)
+    print(one_line(f"floatscope: {told}{failed}{again}; the run is {folder}"), file=sys.stderr)
     if report:  # before the tables: whoever reads those may end this process
         path = write_report(outcome.run, read_analyses(outcome.run))
         print(f"floatscope: open {path} in a browser", file=sys.stderr)

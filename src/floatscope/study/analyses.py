@@ -9,12 +9,14 @@ import multiprocessing as mp
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from inspect import getsourcefile
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from floatscope.analysis import Controls, Options, Result, analyze, draw
+from floatscope import __version__
+from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze, draw
 from floatscope.errors import UserError
 from floatscope.files import file_hash, read_json, replace_json
 from floatscope.study.engine import end_with_parent, keyboard_ignored
@@ -128,10 +130,11 @@ def _run_one(run: Run, name: str, traces: RunTraces, untrained: RunTraces, null_
 
 
 def _key(run: Run, traces: Sequence[RunTraces]) -> str:
-    """What the tables depend on: the study, and the traces by name, size and time of writing."""
+    """What the tables depend on: the study, the code, and the traces by name, size and time of writing."""
+    code = [getsourcefile(ANALYSES[name].load("function")) for name in run.study.analyses]
     files = [path.stat() for part in traces for path in part.paths]
-    described = [list(run.study.analyses), run.study.seed, [(stat.st_size, stat.st_mtime_ns) for stat in files]]
-    return _hash(described)
+    described = [__version__, list(run.study.analyses), [file_hash(Path(file)) for file in code if file]]
+    return _hash([*described, run.study.seed, [(stat.st_size, stat.st_mtime_ns) for stat in files]])
 
 
 def _hash(content: Any) -> str:

@@ -357,9 +357,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def refuse_changes(old: Mapping[str, Any], new: Mapping[str, Any], part: str) -> None:
     """Whatever decides a result must be what it was when the run began: files of models, tasks, the prompt."""
     for name, about in new.get(part, {}).items():
-        before = old.get(part, {}).get(name, {}).get("sha256", {})
-        for content, digest in about["sha256"].items():
-            if before and before.get(content) != digest:
+        before, now = old.get(part, {}).get(name, {}).get("sha256", {}), about["sha256"]
+        for content in {**now, **before} if before else ():
+            if before.get(content) != now.get(content):
                 raise UserError(
                     f"{content} of the {part[:-1]} {name!r} changed since this run began: put back what was there, or "
                     "give another folder for a new run."

@@ -130,7 +130,7 @@ def load_task(study: Study, plan: TaskPlan) -> LoadedTask:
     except UserError as error:
         raise UserError(f"The task {plan.name!r}: {error}") from error
     about: dict[str, Any] = {"source": plan.source, "samples": len(task.samples)}
-    about["sha256"] = {"The samples": _hash(task.samples)}
+    about["sha256"] = {"The samples": _hash(task.samples), "The pool of distractors": _hash(task.pool.samples)}
     if plan.corpus is not None:
         about["sha256"]["The corpus"] = content_hash(read_corpus(plan.corpus))
     if task.recall:
