@@ -112,8 +112,9 @@ def read_text(path: Path) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object of a JSON file."""
+    text = read_text(path)
     try:
-        found = json.loads(read_text(path))
+        found = json.loads(text)
     except ValueError as error:  # a number of thousands of digits too
         raise UserError(f"{path} is not valid JSON: {error}.") from error
     except RecursionError as error:

@@ -92,8 +92,9 @@ def _mistakes_under(*key: str | int) -> Iterator[None]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
+    text = read_text(path)
     try:
-        return tomllib.loads(read_text(path))
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of thousands of digits too
         raise UserError(f"{path} is not valid TOML: {error}.") from error
 

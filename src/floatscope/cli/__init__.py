@@ -17,7 +17,7 @@ from floatscope.cli.parents import pull
 from floatscope.cli.shared import one_line
 from floatscope.cli.studies import report, study
 from floatscope.cli.training import adapt, train
-from floatscope.errors import UserError
+from floatscope.errors import UserError, plain_warnings
 
 
 def strictly(kind: Any, tokens: Sequence[Token]) -> Any:
@@ -58,6 +58,7 @@ app.command(
 
 def main() -> None:
     """Run the command line; a user's mistake is one sentence and exit code 2."""
+    plain_warnings()
     try:
         code = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()

@@ -61,7 +61,7 @@ class Asking(LoadFlags):
     """Run units again that failed before."""
 
 
-def evaluate(asking: Asking, *, documents: str = "0,5") -> int:
+def evaluate(asking: Asking, *, documents: str | None = None) -> int:
     """Answer questions with and without documents; print scores, gains and comparisons with their intervals.
 
     Example: floatscope evaluate --model twin-arm --model twin-llada --task world --documents 0,5 --length 8 --out runs/qa
@@ -69,11 +69,12 @@ def evaluate(asking: Asking, *, documents: str = "0,5") -> int:
     Parameters
     ----------
     documents
-        Numbers of documents to show.
+        Numbers of documents to show; own: each sample's, as they are given. Default: 0,own, or 0,5 in the world alone.
     """  # noqa: E501  an example must stay on one line to be copied
     from floatscope.study.plan import Curve
 
-    return ask("evaluate", asking, [Curve("documents", documents)])
+    worlds = all(_task(text, asking).from_world for text in asking.task)
+    return ask("evaluate", asking, [Curve("documents", documents or ("0,5" if worlds else "0,own"))])
 
 
 def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdown") -> int:

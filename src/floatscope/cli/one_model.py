@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -54,7 +55,7 @@ def trace(
         How much to keep: compact, groups (rows by region at token resolution), heads (every head), matrices (all, for small canvases).
     """  # noqa: E501  an example must stay on one line to be copied
     from floatscope.files import writable
-    from floatscope.qa.prompts import build_prompt
+    from floatscope.qa.prompts import build_prompt, unknown_tokens
     from floatscope.tracing import trace as run
 
     documents = _documents(doc, gold)
@@ -67,6 +68,12 @@ def trace(
     told = {key: value for key, value in ({} if settings is None else vars(settings)).items() if value is not None}
     wishes = {"order": "left-to-right", "tokens_per_step": 1} if replay else {}
     how = loaded.sampler(wishes, **({} if prompt.slots is None else {"length": len(prompt.slots)}) | told)
+    if unknown := unknown_tokens(loaded.tokenizer, prompt):
+        warnings.warn(
+            f"{unknown} of the {len(prompt.ids)} tokens of the prompt are not in the vocabulary of {model}: it reads "
+            "them as unknown.",
+            stacklevel=2,
+        )
     known = {"sample": question, "answers": answer}
     with progress_bar() as progress:
         task = progress.add_task("generating" if loaded.family.is_arm else "denoising", total=None)

@@ -21,7 +21,7 @@ from floatscope.live.jobs import Emit
 from floatscope.live.requests import GAP, Request
 from floatscope.models.model import Model
 from floatscope.qa.metrics import accuracy
-from floatscope.qa.prompts import build_canvas, build_prompt
+from floatscope.qa.prompts import build_canvas, build_prompt, unknown_tokens
 from floatscope.report.player import DETECTOR, canvas_data, commits_data, named_regions, run_data, step_data
 from floatscope.tracing import trace
 
@@ -66,7 +66,7 @@ def _opened(model: Model, prompt: Prompt, sampler: Sampler, request: Request) ->
         "slots": canvas.slots.tolist(),
         "layers": model.layers,
         "foreseen": sampler.step_bounds(int(canvas.slots[0]), model.block)[1],
-        "unknown": int(np.count_nonzero(canvas.ids[~is_slot] == model.tokenizer.unk_token_id)),
+        "unknown": unknown_tokens(model.tokenizer, canvas),
     }
 
 

@@ -210,6 +210,15 @@ def _prompt(
     )
 
 
+def unknown_tokens(tokenizer: Any, prompt: Prompt) -> int:
+    """How many tokens of the text stand for something that is not in the tokenizer's vocabulary."""
+    unknown = tokenizer.unk_token_id
+    if unknown is None or unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id):  # it knows every byte
+        return 0
+    text = prompt.ids if prompt.slots is None else np.delete(prompt.ids, prompt.slots)
+    return int(np.count_nonzero(text == unknown))
+
+
 def surroundings(tokenizer: Any) -> tuple[list[int], list[int]]:
     """The tokens that go before and after a text: what the tokenizer itself adds, else its bos.
 

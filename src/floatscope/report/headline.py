@@ -13,7 +13,7 @@ def headline_html(scores: pl.DataFrame, models: Sequence[str]) -> Markup:
     """The accuracies and gains of a run (`Run.scores`) with each number of documents: models in order, then guesses."""
     own = scores.filter(stressor="documents", metric="accuracy")
     gained = own.filter(statistic="gain")
-    counts, gains = (part["documents"].unique().sort().to_list() for part in (own, gained))
+    counts, gains = (part["documents"].unique().sort(nulls_last=True).to_list() for part in (own, gained))
     known = gained.drop_nulls("value")
     groups = []
     for task in own["task"].unique(maintain_order=True):

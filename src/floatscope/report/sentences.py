@@ -18,7 +18,9 @@ def summary_sentences(scores: pl.DataFrame, results: Mapping[str, Result], kinds
     own = scores.filter(stressor="documents", metric="accuracy")
     tasks = own["task"].unique(maintain_order=True).to_list()
     task = None if None in tasks or not tasks else tasks[0]  # the average over tasks, or the only one
-    main = own.filter(pl.col("task").eq_missing(task), pl.col("documents").is_in([0, own["documents"].max()]))
+    most = None if own["documents"].null_count() else own["documents"].max()  # None: each sample's own
+    documents = pl.col("documents")
+    main = own.filter(pl.col("task").eq_missing(task), (documents == 0) | documents.eq_missing(most))
     sentences = (_scores(scores, main, kinds), _gains(main, kinds), _attention(results, kinds))
     return tuple(sentence for sentence in sentences if sentence)
 
@@ -26,7 +28,7 @@ def summary_sentences(scores: pl.DataFrame, results: Mapping[str, Result], kinds
 def _scores(scores: pl.DataFrame, main: pl.DataFrame, kinds: Mapping[str, str]) -> str:
     """Who is right how often, with and without documents."""
     own = _known(main.filter(statistic="score"), kinds)
-    having = {row["model"]: row for row in own if row["documents"] > 0}
+    having = {row["model"]: row for row in own if row["documents"] != 0}
     lacking = {row["model"]: row for row in own if row["documents"] == 0}
     if not having:
         return ""
@@ -41,7 +43,7 @@ def _scores(scores: pl.DataFrame, main: pl.DataFrame, kinds: Mapping[str, str]) 
     end = f"; without documents {without[0] if same else _joined(without)}" if without else ""
     tasks = scores.filter(stressor="documents")["task"].drop_nulls().n_unique()
     over = f", averaged over {tasks} tasks," if tasks > 1 else ""
-    return f"With {most} documents{over} {_joined(parts)}{end}."
+    return f"With {'their own' if most is None else most} documents{over} {_joined(parts)}{end}."
 
 
 def _gains(main: pl.DataFrame, kinds: Mapping[str, str]) -> str:

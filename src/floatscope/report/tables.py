@@ -58,7 +58,8 @@ def headline(scores: pl.DataFrame, notes: Sequence[str]) -> Table:
     rows = []
     for (model, documents, statistic), part in shown.group_by(["model", "documents", "statistic"], maintain_order=True):
         cells = {(row["task"], row["metric"]): row for row in part.iter_rows(named=True)}
-        label = f"gain of {documents}" if statistic == "gain" else str(documents)
+        label = "gain of " if statistic == "gain" else ""
+        label += "own" if documents is None else str(documents)
         rows.append([_name(str(model), str(statistic)), label, *(_share(cells[place]) for place in places)])
     title = "Accuracy and F1 in percent with 95 % intervals; gain: with documents minus without, paired by sample"
     columns = [f"{task or AVERAGE} {_METRICS[metric]}" for task, metric in places]
@@ -78,9 +79,8 @@ def comparisons(scores: pl.DataFrame) -> Table:
         if (first, second, *place) in alone:
             sides = (alone[first, second, *place], alone[second, first, *place])
             test = [*(str(round(side["value"] * side["n"])) for side in sides), _chance(sides[0]["p"])]
-        rows.append(
-            [first, second, row["task"] or AVERAGE, str(row["documents"]), _share(row), _chance(row["p"]), *test]
-        )
+        documents = "own" if row["documents"] is None else str(row["documents"])
+        rows.append([first, second, row["task"] or AVERAGE, documents, _share(row), _chance(row["p"]), *test])
     title = "Differences of gains in accuracy (first minus second, paired bootstrap), and McNemar's test with documents"
     columns = ["first", "second", "task", "documents", "difference of gains", "p", "only first right",
                "only second right", "McNemar p"]  # fmt: skip

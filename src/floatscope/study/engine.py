@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -23,7 +24,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floatscope.errors import UserError
+from floatscope.errors import UserError, plain_warnings
 from floatscope.qa.guesses import GUESSES, Guess
 from floatscope.qa.metrics import score
 from floatscope.study.plan import GUESS, UNTRAINED, ModelPlan, Study
@@ -39,6 +40,8 @@ GUESSES_AT_ONCE = 1000
 KEPT_TOKENS = 2_000_000
 """Prompts of one load of a model that stay in memory until they are run, in tokens: about 100 MB. Those beyond are
 built again when their batch is run."""
+UNKNOWN = 0.01
+"""The share of tokens that a tokenizer does not know above which it is said."""
 Done = Callable[[str, list[Row]], None]
 """What was running, and the rows of a batch, whose traces are written."""
 Message = tuple[str, list[Row]] | str | None
@@ -142,19 +145,29 @@ def _run_loading(
     study: Study, folder: Path, loading: Loading, missing: set[Unit], first: int, stride: int
 ) -> Iterator[list[Row]]:
     """Load a model and run its batches that lack anything, from the `first` on every `stride`-th."""
+    from floatscope.qa.prompts import unknown_tokens
     from floatscope.study.answering import answer, build_sampler, choose_template, prepare
 
     model = loading.load()
     template = choose_template(study, model, loading.jobs)
     sizes: list[Size] = []
     built: dict[Unit, Prepared] = {}
-    room = KEPT_TOKENS
+    room, total, unknown = KEPT_TOKENS, 0, 0
     for job in loading.jobs:
         prepared = prepare(study, model, template, job)
         sizes.append(size_of(prepared))
         if job.unit in missing and room >= sizes[-1].tokens:
             built[job.unit] = prepared
             room -= sizes[-1].tokens
+        if prepared.prompt is not None and not job.unit.control:
+            total += sizes[-1].tokens
+            unknown += unknown_tokens(model.tokenizer, prepared.prompt)
+    if first == 0 and unknown > UNKNOWN * total:  # told by one process
+        warnings.warn(
+            f"{loading.name}: {unknown} of the {total} tokens of its prompts are not in its vocabulary, and it reads "
+            "them as unknown: is this its tokenizer, and is the text in its language?",
+            stacklevel=2,
+        )
     slots = {size.slots for size in sizes}
     samplers = {number: build_sampler(study, loading.plan, model.family, number) for number in slots}
     planned = batches(sizes, study.batch)
@@ -286,10 +299,12 @@ def _work(study: Study, folder: Path, missing: set[Unit], share: int, threads: i
     import torch
 
     end_with_parent()
+    plain_warnings()
     torch.set_num_threads(threads)
     with suppress(BrokenPipeError):  # the first process is gone
         try:
-            jobs = plan_jobs(study, [load_task(study, plan) for plan in study.tasks])
+            with warnings.catch_warnings(action="ignore"):  # the first process has told them
+                jobs = plan_jobs(study, [load_task(study, plan) for plan in study.tasks])
             run_share(study, folder, jobs, missing, lambda what, rows: pipe.send((what, rows)), share, study.workers)
             pipe.send(None)
         except UserError as error:

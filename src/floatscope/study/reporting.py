@@ -84,7 +84,8 @@ def _player_traces(run: Run, rows: pl.DataFrame) -> Iterable[Trace]:
     known = rows.drop_nulls("trace").filter(pl.col("control").is_in(["", UNTRAINED]))
     if known.is_empty():
         return
-    rank = (pl.col("stressor") == DOCUMENTS) * 1000 + pl.col(DOCUMENTS).fill_null(-1)
+    numbered, count = pl.col("stressor") == DOCUMENTS, pl.col(DOCUMENTS)
+    rank = pl.when(numbered).then(count.fill_null(999) + 1000).otherwise(count.fill_null(-1))  # null: a sample's own
     most = known.sort(rank, descending=True, maintain_order=True).row(0, named=True)
     for path in known.filter(condition=most["condition"])["trace"]:
         yield Trace.load(run.folder / path)

@@ -117,7 +117,7 @@ def _scores_and_gains(own: pl.DataFrame) -> Iterator[dict[str, Any]]:
                     yield _row(_statistic(subject), found, tasks, metric, model=subject[0], **about)
         if subject[1] == GUESS or 0 not in conditions:
             continue
-        for about in (about for count, about in conditions.items() if count):
+        for about in (about for count, about in conditions.items() if count != 0):
             for tasks in groups:
                 for metric in METRICS:
                     found = answers.gain(metric, subject, tasks, about["condition"], conditions[0]["condition"])
@@ -131,7 +131,7 @@ def _comparisons(own: pl.DataFrame) -> Iterator[dict[str, Any]]:
         return
     models = [subject for subject in _subjects(own) if subject[1] != GUESS]
     for first, second in combinations(models, 2):
-        for about in (about for count, about in conditions.items() if count):
+        for about in (about for count, about in conditions.items() if count != 0):
             having, lacking = about["condition"], conditions[0]["condition"]
             for tasks in groups:
                 found = answers.gain_difference(first, second, tasks, having, lacking)
@@ -226,9 +226,9 @@ def _subjects(results: pl.DataFrame) -> list[Subject]:
     return list(results.select("model", "control").unique(maintain_order=True).iter_rows())
 
 
-def _document_conditions(results: pl.DataFrame) -> dict[int, dict[str, Any]]:
-    """By number of documents, from the fewest up: the columns of its condition."""
-    found = results.select("condition", "stressor", DOCUMENTS).drop_nulls().unique().sort(DOCUMENTS)
+def _document_conditions(results: pl.DataFrame) -> dict[int | None, dict[str, Any]]:
+    """By number of documents, from the fewest up, then None for a sample's own: the columns of its condition."""
+    found = results.select("condition", "stressor", DOCUMENTS).unique().sort(DOCUMENTS, nulls_last=True)
     return {row[DOCUMENTS]: row for row in found.iter_rows(named=True)}
 
 

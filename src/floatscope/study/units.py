@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from floatscope.qa.corpus import content_hash, read_corpus
 from floatscope.qa.guesses import GUESSES
 from floatscope.qa.samples import Sample
 from floatscope.qa.stressors import Condition, Pool, check_conditions, derived_seed, stress
+from floatscope.qa.stressors.baselines import changed_documents
 from floatscope.qa.tasks import read_task
 from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, Study, TaskPlan
 
@@ -126,9 +128,12 @@ def load_task(study: Study, plan: TaskPlan) -> LoadedTask:
             retrieve=plan.retrieve,
             retriever=plan.retriever,
         )
-        check_conditions([cell.condition for cell in study.cells(plan)], task.samples, task.pool, study.seed)
+        conditions = [cell.condition for cell in study.cells(plan)]
+        check_conditions(conditions, task.samples, task.pool, study.seed)
     except UserError as error:
         raise UserError(f"The task {plan.name!r}: {error}") from error
+    for notice in filter(None, (changed_documents(task.samples, condition) for condition in conditions)):
+        warnings.warn(f"The task {plan.name!r}: {notice}", stacklevel=2)
     about: dict[str, Any] = {"source": plan.source, "samples": len(task.samples)}
     about["sha256"] = {"The samples": _hash(task.samples), "The pool of distractors": _hash(task.pool.samples)}
     if plan.corpus is not None:
