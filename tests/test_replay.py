@@ -152,6 +152,8 @@ def test_a_text_is_replayed_in_its_place():
         ([[5], [6]], [[7, 8]], "tokens for 1 canvases and 2 of these"),
         ([[5], [6]], [[7, 8], [7]], "have 1 to 2 slots: replay those of one number together"),
         ([[5], [6]], [7, 8], "whole numbers"),
+        ([5], [7, MASK], "holds the mask token 95"),
+        ([5], [7, 96], "token id 96 is outside the vocabulary of 96"),
     ],
 )
 def test_what_cannot_be_replayed_is_a_sentence(prompts, tokens, sentence):

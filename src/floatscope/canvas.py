@@ -59,12 +59,6 @@ def positions(regions: Sequence[Region], label: str) -> Ids:
     return np.concatenate(spans).astype(np.int64) if spans else np.zeros(0, np.int64)
 
 
-def with_answer(regions: Sequence[Region], slots: int) -> tuple[Region, ...]:
-    """The canvas of a prompt: its regions, then `slots` answer tokens."""
-    start = regions[-1].stop if regions else 0
-    return (*regions, Region(ANSWER, start, start + slots))
-
-
 def group_labels(region_labels: Iterable[str]) -> tuple[str, ...]:
     """The groups of query rows that belong to region labels: the answer is split by the state of its slots."""
     split = {ANSWER: (f"{ANSWER}:masked", f"{ANSWER}:committed")}
@@ -101,14 +95,13 @@ class Prompt:
     def __post_init__(self) -> None:
         ids = token_ids(self.ids)
         marks = {name: np.unique(np.asarray(given)) for name, given in self.marks.items()}
-        slots = None if self.slots is None else token_ids(self.slots)
+        slots, answer = (None if given is None else token_ids(given) for given in (self.slots, self.answer))
         self._check_regions(len(ids), slots)
         self._check_marks(marks, len(ids))
-        if self.answer is not None:
-            object.__setattr__(self, "answer", token_ids(self.answer))
-            if slots is None or len(token_ids(self.answer)) != len(slots):
-                raise UserError("the answer of the prompt has another number of tokens than slots: make them the same")
+        if answer is not None and (slots is None or len(answer) != len(slots)):
+            raise UserError("the answer of the prompt has another number of tokens than slots: make them the same")
         object.__setattr__(self, "ids", ids)
+        object.__setattr__(self, "answer", answer)
         object.__setattr__(self, "slots", slots)
         object.__setattr__(self, "regions", tuple(self.regions))
         object.__setattr__(self, "marks", {name: found.astype(np.int64) for name, found in marks.items()})
@@ -124,8 +117,8 @@ class Prompt:
         """The whole canvas: `length` slots after the text, or those that are in place, which must be as many."""
         if self.slots is None:
             ids = np.concatenate([self.ids, np.zeros(length, np.int64)])
-            slots = np.arange(len(self.ids), len(ids))
-            return replace(self, ids=ids, regions=with_answer(self.regions, length), slots=slots)
+            regions = (*self.regions, Region(ANSWER, len(self.ids), len(ids)))
+            return replace(self, ids=ids, regions=regions, slots=np.arange(len(self.ids), len(ids)))
         if len(self.slots) != length:
             raise UserError(
                 f"The prompt has {len(self.slots)} answer slots and the sampler fills {length}: make them equal."

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floatscope.canvas import positions, with_answer
+from floatscope.canvas import Region, positions
 from floatscope.errors import UserError
 from floatscope.qa.prompts import build_canvas, build_prompt, cut_text, shares, surroundings
 from floatscope.qa.samples import Document
@@ -267,9 +267,9 @@ def test_an_answer_that_was_cut_off_is_no_longer_marked():
 
 def test_a_canvas_is_a_prompt_and_its_answer_slots():
     prompt = build_prompt(make_tokenizer(), "Who?", [])
-    canvas = with_answer(prompt.regions, 8)
-    assert canvas[:-1] == prompt.regions
-    assert (canvas[-1].label, canvas[-1].start, len(canvas[-1])) == ("answer", len(prompt.ids), 8)
+    canvas = prompt.with_slots(8)
+    assert canvas.regions == (*prompt.regions, Region("answer", len(prompt.ids), len(prompt.ids) + 8))
+    assert canvas.slots.tolist() == list(range(len(prompt.ids), len(prompt.ids) + 8))
 
 
 def test_mistakes_are_sentences():

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from floatscope.canvas import COMMITTED
 from floatscope.decoding.choosing import choose_tokens, probability_of
@@ -32,39 +31,35 @@ class AutoregressiveSampler(Sampler):
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         """Extend the prompts; the slots after a sample's eos keep what the batch had in them."""
         require_arm(self, denoiser, batch)
-        return self._extend(denoiser, batch) if batch.answers is None else self._read(denoiser, batch, batch.answers)
-
-    def _read(self, denoiser: Denoiser, batch: Batch, answers: Tensor) -> Iterator[Step]:
-        """A replay: one plain pass over the text says how likely each token is after those before it."""
-        logits = denoiser.score(batch.after(answers, batch.state), batch.slots).float()  # [B, A, V]
-        for index in range(self.length):
-            tokens, state = batch.slot_tokens, batch.state.clone()
-            confidence = torch.full(state.shape, torch.nan, device=tokens.device)
-            tokens[:, index], state[:, index] = answers[:, index], COMMITTED
-            for sample, own in enumerate(logits[:, index]):
-                require_finite(own[None], index, sample)
-            confidence[:, index] = probability_of(answers[:, index].to(logits.device), logits[:, index])
-            yield Step(index, batch, tokens, state, confidence, torch.ones(len(tokens), dtype=torch.bool))
-            batch = batch.after(tokens, state)
+        return self._extend(denoiser, batch)
 
     def _extend(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
-        streams = [random_stream(seed) for seed in batch.seeds]
+        streams, answers = [random_stream(seed) for seed in batch.seeds], batch.answers
         eos_ids = batch.tokens.new_tensor(denoiser.eos_ids)
         column, cache = batch.tokens[:, : -self.length], None
         active = torch.ones(len(streams), dtype=torch.bool, device=column.device)
+        # A replay: one plain pass scores each token of the text after those before it. [B, A, V]
+        read = None if answers is None else denoiser.score(batch.after(answers, batch.state), batch.slots)
         for index in range(self.length):
-            logits, cache = denoiser.extend(column, batch.pads, cache)  # [B, V]
+            if read is not None:
+                logits = read[:, index]
+            else:
+                logits, cache = denoiser.extend(column, batch.pads, cache)  # [B, V]
             tokens, state = batch.slot_tokens, batch.state.clone()
             confidence = torch.full(state.shape, torch.nan, device=tokens.device)
             for sample in active.nonzero().flatten().tolist():
                 own = logits[sample, None].float()  # [1, V]
                 require_finite(own, index, sample)
-                token = choose_tokens(own, self.temperature, streams[sample])
+                if answers is not None:
+                    token = answers[sample, index, None].to(own.device)
+                else:
+                    token = choose_tokens(own, self.temperature, streams[sample])
                 tokens[sample, index] = token
                 confidence[sample, index] = probability_of(token, own)
             state[active, index] = COMMITTED
             yield Step(index, batch, tokens, state, confidence, active)
             batch, column = batch.after(tokens, state), tokens[:, index, None]
-            active = active & ~torch.isin(column[:, 0], eos_ids)
+            if answers is None:
+                active = active & ~torch.isin(column[:, 0], eos_ids)
             if not active.any():
                 return

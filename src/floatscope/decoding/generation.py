@@ -171,7 +171,8 @@ def make_batch(
     replay: bool = False,
 ) -> Batch:
     """The canvases of the prompts, left padded with 0 to one width; slots hold the mask token, or 0 without one."""
-    width = max(len(prompt.ids) + (sampler.length if prompt.slots is None else 0) for prompt in prompts)
+    canvases = [prompt.with_slots(sampler.length) for prompt in prompts]
+    width = max(len(canvas.ids) for canvas in canvases)
     if denoiser.context is not None and width > denoiser.context:
         raise UserError(
             f"A prompt of {width - sampler.length} tokens and {sampler.length} answer slots do not fit the model's"
@@ -184,10 +185,11 @@ def make_batch(
     seeds = [seed.item() if isinstance(seed, np.integer) else seed for seed in seeds]
     for seed in seeds:
         require_seed("generate", seed)
-    canvases = [prompt.with_slots(sampler.length) for prompt in prompts]
     answers = [torch.as_tensor(canvas.answer) for canvas in canvases if replay and canvas.answer is not None]
     if replay and len(answers) < len(canvases):
         raise UserError("A prompt to be replayed has no answer: give tokens, or a text as the slots of build_canvas.")
+    if any(denoiser.mask_id in answer.tolist() for answer in answers):
+        raise UserError(f"An answer to be replayed holds the mask token {denoiser.mask_id}, which no text has.")
     tokens = torch.zeros(len(canvases), width, dtype=torch.int64)
     pads = torch.tensor([width - len(canvas.ids) for canvas in canvases])
     slots = torch.stack([torch.as_tensor(canvas.slots) for canvas in canvases]) + pads[:, None]

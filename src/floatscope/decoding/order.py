@@ -6,6 +6,7 @@ How tokens are chosen, and how many commit at a step, is left to each of them.
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -57,23 +58,13 @@ class MaskedSampler(Sampler):
         streams = [random_stream(seed) for seed in batch.seeds]
         ranks = self.ranks(streams)
         fillings = [self.filling(denoiser, batch, sample, stream) for sample, stream in enumerate(streams)]
-
-        def score(now: Batch, columns: Tensor) -> Tensor:
-            return self.score(denoiser, now, columns)
-
-        return denoise(batch, mask_id, fillings, score, self.mask_is_candidate, ranks)
+        return denoise(batch, mask_id, fillings, partial(self.score, denoiser), self.mask_is_candidate, ranks)
 
     def ranks(self, streams: Sequence[torch.Generator]) -> Tensor | None:
         """int64 [B, A]: the place of each slot in the order that is asked for; None: by confidence."""
-        slots = torch.arange(self.length)
         if self.order == "confidence":
             return None
         if self.order == "random":
             return torch.stack([torch.randperm(self.length, generator=stream) for stream in streams])
-        if self.order == "left-to-right":
-            own = slots
-        elif self.order == "right-to-left":
-            own = slots.flip(0)
-        else:
-            own = torch.tensor([int(slot) for slot in self.order.split(",")]).argsort()
-        return own.expand(len(streams), -1)
+        slots = {"left-to-right": range(self.length), "right-to-left": range(self.length)[::-1]}.get(self.order)
+        return torch.tensor(list(slots or map(int, self.order.split(",")))).argsort().expand(len(streams), -1)
