@@ -71,8 +71,8 @@ def trace(
     """
     sampler = sampler_for(model, sampler)
     known = metadata_of_samples({} if metadata is None else metadata, len(prompts))
+    batch = make_batch(model, prompts, sampler, seeds, replay)
     names, canvases = kept_arrays(keep), [prompt.with_slots(sampler.length) for prompt in prompts]
-    batch = make_batch(model, canvases, sampler, seeds, replay)
     bounds = [sampler.step_bounds(first, model.block) for first in batch.positions[:, 0].tolist()]
     check_matrices(names, matrix_steps, max(most for _, most in bounds), matrix_layers, model.layers)
     steps = 1 if model.is_arm else len(matrix_steps or range(max(most for _, most in bounds)))

@@ -1,5 +1,6 @@
 """The registry of samplers: names, settings, and every value that must be refused."""
 
+import time
 from dataclasses import FrozenInstanceError, asdict
 
 import pytest
@@ -72,6 +73,7 @@ def test_names_and_settings_make_samplers():
         ("dream", {"seed": 2**64}, "seed must be"),
         ("dream", {"alg": "origin", "alg_temp": 0.5}, "leave out alg_temp, hold_eos"),
         ("dream", {"alg": "origin", "hold_eos": True}, "leave out alg_temp, hold_eos"),
+        ("dream", {"steps": 10**7 + 1}, "steps=10000001 are more than 10000000: ask for fewer"),
         ("dream", {"alg": "origin", "order": "random"}, "order and tokens_per_step"),
         ("dream", {"alg": "origin", "tokens_per_step": 2}, "order and tokens_per_step"),
         ("llada", {"tokens_per_step": 0}, "tokens_per_step must be a whole number of at least 1, got 0"),
@@ -150,3 +152,24 @@ def test_the_bounds_of_samplers_that_may_end_early_hold(seed):
     assert ThresholdSampler(8, block=4).step_bounds(3, None) == (2, 8)
     assert ThresholdSampler(8).step_bounds(3, 4) == (3, 8)  # one slot, four, three
     assert make_sampler("autoregressive", length=5).step_bounds(3, None) == (1, 5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=st.integers(1, 300), length=st.integers(1, 40), eps=st.sampled_from([1e-3, 0.2, 1e-6]))
+def test_the_bounds_of_dream_s_schedule_are_those_of_a_loop_over_its_steps(steps, length, eps):
+    times, masked = torch.linspace(1, eps, steps + 1), length
+    for index in range(steps):
+        masked -= masked if index == steps - 1 else int(masked * (1 - times[index + 1] / times[index]))
+        if masked == 0:
+            break
+    assert DreamSampler(steps, length, eps=eps).step_bounds(3, None) == (index + 1, index + 1)
+    kept = DreamSampler(steps, length, eps=eps, mask_is_candidate=True).step_bounds(3, None)
+    assert kept == (index + 1, steps)
+
+
+def test_the_bounds_of_millions_of_steps_are_told_without_a_loop_over_them():
+    """A step that reveals one of many slots comes late; the last reveals what is left."""
+    began = time.process_time()
+    fewest, most = DreamSampler(10**7, 32).step_bounds(3, None)
+    assert fewest == most and 9 * 10**6 < fewest <= 10**7
+    assert time.process_time() - began < 20  # a loop in Python takes minutes

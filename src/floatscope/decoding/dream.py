@@ -1,6 +1,7 @@
 """Dream's sampler: the whole answer at once, revealed along a linear time schedule."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -13,6 +14,7 @@ from floatscope.decoding.settings import Count, NotNegative
 from floatscope.decoding.steps import Batch, Denoiser
 from floatscope.errors import UserError
 
+MOST_STEPS = 10_000_000  # of which each is a forward pass
 Algorithm = Literal["entropy", "origin", "maskgit_plus", "topk_margin"]
 
 
@@ -51,6 +53,8 @@ class DreamSampler(MaskedSampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.steps > MOST_STEPS:
+            raise UserError(f"{type(self).__name__}: steps={self.steps} are more than {MOST_STEPS}: ask for fewer.")
         ordered = self.order != "confidence" or self.tokens_per_step
         if self.alg == "origin" and (self.alg_temp or self.hold_eos or ordered):
             raise UserError(
@@ -64,7 +68,7 @@ class DreamSampler(MaskedSampler):
             return 1, self.steps
         if self.tokens_per_step:
             return self._steps, self._steps
-        masked, shares, index = self.length, self._shares(), 0
+        masked, shares, index = self.length, revealed_shares(self.steps, self.eps), 0
         while masked:
             index += int((masked * shares[index:] >= 1).int().argmax())  # the next step that reveals a slot
             masked -= int(masked * shares[index])
@@ -78,18 +82,11 @@ class DreamSampler(MaskedSampler):
                 f"{type(self).__name__} fills the whole answer at once, but this model is block-causal with"
                 f" blocks of {denoiser.block}: leave the sampler out to use the model's own."
             )
-        return _DreamFilling(self, self._shares(), denoiser.eos_ids, stream)
+        return _DreamFilling(self, revealed_shares(self._steps, self.eps), denoiser.eos_ids, stream)
 
     @property
     def _steps(self) -> int:
         return -(-self.length // self.tokens_per_step) if self.tokens_per_step else self.steps
-
-    def _shares(self) -> Tensor:
-        """[steps]: the share 1 - s/t of what is masked that each step reveals, 1 at the last."""
-        times = torch.linspace(1, self.eps, self._steps + 1)  # float32, as published: int() truncates on it
-        shares = 1 - times[1:] / times[:-1]
-        shares[-1] = 1.0
-        return shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +136,15 @@ class _DreamFilling(Filling):
         # The temperature is in these logits: what is left is to sample from their softmax.
         tokens = choose_tokens(logits, 1.0 if self.sampler.temperature else 0.0, self.stream)
         return tokens, torch.softmax(logits, dim=-1)
+
+
+@lru_cache(maxsize=1)
+def revealed_shares(steps: int, eps: float) -> Tensor:
+    """[steps]: the share 1 - s/t of what is masked that each step reveals, 1 at the last."""
+    times = torch.linspace(1, eps, steps + 1)  # float32, as published: int() truncates on it
+    shares = 1 - times[1:] / times[:-1]
+    shares[-1] = 1.0
+    return shares
 
 
 def keep_likely(logits: Tensor, temperature: float, top_p: float | None, top_k: int | None) -> Tensor:

@@ -171,8 +171,7 @@ def make_batch(
     replay: bool = False,
 ) -> Batch:
     """The canvases of the prompts, left padded with 0 to one width; slots hold the mask token, or 0 without one."""
-    canvases = [prompt.with_slots(sampler.length) for prompt in prompts]
-    width = max(len(canvas.ids) for canvas in canvases)
+    width = max(len(prompt.ids) + (sampler.length if prompt.slots is None else 0) for prompt in prompts)
     if denoiser.context is not None and width > denoiser.context:
         raise UserError(
             f"A prompt of {width - sampler.length} tokens and {sampler.length} answer slots do not fit the model's"
@@ -185,6 +184,7 @@ def make_batch(
     seeds = [seed.item() if isinstance(seed, np.integer) else seed for seed in seeds]
     for seed in seeds:
         require_seed("generate", seed)
+    canvases = [prompt.with_slots(sampler.length) for prompt in prompts]
     answers = [torch.as_tensor(canvas.answer) for canvas in canvases if replay and canvas.answer is not None]
     if replay and len(answers) < len(canvases):
         raise UserError("A prompt to be replayed has no answer: give tokens, or a text as the slots of build_canvas.")
