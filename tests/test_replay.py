@@ -121,6 +121,20 @@ def test_an_arm_s_replay_is_its_plain_pass(name):
         assert "order" not in trace.sampler and trace.sampler["replay"] is True
 
 
+@pytest.mark.parametrize("name", ["llama", "llada"])
+def test_what_a_model_says_under_an_edit_it_is_as_sure_of_in_a_replay_under_it(name):
+    model, edits = tiny_model(name), [fs.Edit("block", keys="3-5", layers="1-2", steps="1-2")]
+    told = {"order": "left-to-right", "tokens_per_step": 1, "mask_is_candidate": False}
+    sampler = model.sampler(length=4, **({} if model.is_arm else told))
+    said = fs.trace(model, list(range(5, 14)), sampler, edits=edits)
+    assert len(said.answer) == 4
+    again = fs.replay(model, list(range(5, 14)), said.answer, edits=edits, keep="heads")
+    plain = fs.replay(model, list(range(5, 14)), said.answer)
+    close(again.confidence, said.confidence, "confidence")
+    close(again.received, said.received, "received")
+    assert np.abs(plain.confidence - said.confidence).max() > 1e-4
+
+
 def test_bits_per_token_follow_and_generate_replays_too():
     model = tiny_model("llada")
     prompts, tokens = canvases(model, np.random.default_rng(2))
@@ -154,6 +168,7 @@ def test_a_text_is_replayed_in_its_place():
         ([[5], [6]], [7, 8], "whole numbers"),
         ([5], [7, MASK], "holds the mask token 95"),
         ([5], [7, 96], "token id 96 is outside the vocabulary of 96"),
+        ([5], [7, -1], "whole numbers"),
     ],
 )
 def test_what_cannot_be_replayed_is_a_sentence(prompts, tokens, sentence):

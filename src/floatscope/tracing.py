@@ -156,7 +156,7 @@ def replay(
     options: those of `trace`.
 
     The confidence that is kept of a slot is the probability of its given token when it commits, so that bits per token
-    are the mean of -log2(confidence). An ARM reads its text in one plain pass, whatever the order.
+    are the mean of -log2(confidence). An ARM reads its text from left to right, a token per step, whatever the order.
     """
     if tokens is not None:
         own = [tokens] if len(prompts) == 1 and np.ndim(tokens[0]) == 0 else list(tokens)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from floatscope.canvas import COMMITTED
-from floatscope.decoding.choosing import choose_tokens, probability_of
+from floatscope.decoding.choosing import choose_tokens, given_tokens, probability_of
 from floatscope.decoding.settings import Count, NotNegative
 from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, random_stream, require_arm, require_finite
 
@@ -38,22 +38,16 @@ class AutoregressiveSampler(Sampler):
         eos_ids = batch.tokens.new_tensor(denoiser.eos_ids)
         column, cache = batch.tokens[:, : -self.length], None
         active = torch.ones(len(streams), dtype=torch.bool, device=column.device)
-        # A replay: one plain pass scores each token of the text after those before it. [B, A, V]
-        read = None if answers is None else denoiser.score(batch.after(answers, batch.state), batch.slots)
         for index in range(self.length):
-            if read is not None:
-                logits = read[:, index]
-            else:
-                logits, cache = denoiser.extend(column, batch.pads, cache)  # [B, V]
+            logits, cache = denoiser.extend(column, batch.pads, cache)  # [B, V]
             tokens, state = batch.slot_tokens, batch.state.clone()
             confidence = torch.full(state.shape, torch.nan, device=tokens.device)
             for sample in active.nonzero().flatten().tolist():
                 own = logits[sample, None].float()  # [1, V]
                 require_finite(own, index, sample)
-                if answers is not None:
-                    token = answers[sample, index, None].to(own.device)
-                else:
-                    token = choose_tokens(own, self.temperature, streams[sample])
+                token = choose_tokens(own, self.temperature, streams[sample])
+                if answers is not None:  # a replay: whatever it would choose, and its eos ends nothing
+                    token = given_tokens(answers[sample, index, None], own)
                 tokens[sample, index] = token
                 confidence[sample, index] = probability_of(token, own)
             state[active, index] = COMMITTED

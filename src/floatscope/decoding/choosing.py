@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from floatscope.errors import UserError
+
 
 def choose_tokens(logits: Tensor, temperature: float, stream: torch.Generator) -> Tensor:
     """One token for each row of logits [n, V]: the likeliest, or sampled with a temperature.
@@ -22,6 +24,13 @@ def probability_of(tokens: Tensor, logits: Tensor) -> Tensor:
     """softmax(logits [n, V]) at tokens [n], in float32."""
     probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)
     return probabilities.gather(-1, tokens[:, None]).squeeze(-1)
+
+
+def given_tokens(tokens: Tensor, logits: Tensor) -> Tensor:
+    """Tokens [n] of a replay, where their logits [n, V] are; one that the model does not know is refused."""
+    if int(tokens.max()) >= logits.shape[-1]:
+        raise UserError(f"token id {int(tokens.max())} is outside the vocabulary of {logits.shape[-1]}")
+    return tokens.to(logits.device)
 
 
 def held_back(tokens: Tensor, eos_ids: Sequence[int], hold_eos: bool) -> Tensor:

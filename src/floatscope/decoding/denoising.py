@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from floatscope.canvas import COMMITTED, MASKED
-from floatscope.decoding.choosing import first_slots, probability_of
+from floatscope.decoding.choosing import first_slots, given_tokens, probability_of
 from floatscope.decoding.steps import Batch, Step, require_finite
-from floatscope.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +92,8 @@ def denoise(
             if ranks is not None:
                 commits = first_slots(-ranks[sample, slots], torch.zeros_like(commits), int(commits.sum()))
             if batch.answers is not None:
-                answer = batch.answers[sample, slots]
-                if int(answer.max()) >= own.shape[-1]:
-                    raise UserError(f"token id {int(answer.max())} is outside the vocabulary of {own.shape[-1]}")
-                proposal = replace(proposal, tokens=answer, confidence=probability_of(answer.to(own.device), own))
+                answer = given_tokens(batch.answers[sample, slots], own)
+                proposal = replace(proposal, tokens=answer, confidence=probability_of(answer, own))
             if mask_is_candidate and mask_id is not None:
                 if fillings[sample].last(index):  # what is not chosen now stays a mask for good
                     proposal.tokens[~commits.to(proposal.tokens.device)] = mask_id
