@@ -1,6 +1,9 @@
 """Every array of a trace against full matrices, for every family, in batches of unequal prompts."""
 
 import dataclasses
+import re
+import traceback
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -420,3 +423,20 @@ def test_matrices_that_would_not_fit_into_half_of_the_memory_are_refused(monkeyp
         fs.trace(model, prompts, sampler, keep="matrices")
     assert len(fs.trace(model, prompts, sampler, keep="matrices", matrix_layers=[0])) == 2
     assert len(fs.trace(model, prompts, sampler, keep="heads")) == 2
+
+
+def test_the_road_from_trace_to_the_kernel_has_as_many_functions_as_the_design_says(monkeypatch):
+    from floatscope.probe import attention
+
+    page = (Path(__file__).parent.parent / "docs" / "design.md").read_text(encoding="utf-8")
+    found, attend, home = [], attention.attend, str(Path(fs.__file__).parent)
+
+    def watched(*given, **options):
+        found.append([frame for frame in traceback.extract_stack() if frame.filename.startswith(home)])
+        return attend(*given, **options)
+
+    monkeypatch.setattr(attention, "attend", watched)
+    fs.trace(tiny_model("llada"), [5, 6, 7], fs.LLaDASampler(2, 2))
+    told = re.search(r"One road of (\d+) functions", page)
+    assert told is not None
+    assert {len(frames) + 1 for frames in found} == {int(told[1])}, [frame.name for frame in found[0]]

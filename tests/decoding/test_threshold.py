@@ -109,3 +109,17 @@ def test_small_blocks_with_the_first_slot_alone_are_fast_dllm_s_way(prompts, sma
 def test_a_small_block_that_does_not_divide_its_block_is_refused():
     with pytest.raises(UserError, match="small_block=3 does not divide blocks of 4 slots"):
         run(FormulaDenoiser(formula(0), block=4), [[1]], ThresholdSampler(length=8, small_block=3), [0])
+
+
+@pytest.mark.parametrize(("threshold", "steps"), [(0.25, 4), (0.2499, 1)])
+def test_a_slot_that_is_exactly_as_sure_as_the_threshold_waits(threshold, steps):
+    """Four tokens are equally likely, so that every confidence is 1/4 to the bit."""
+
+    def even(canvas):
+        rows = np.full((len(canvas), MASK + 1), -np.inf, np.float32)
+        rows[:, :4] = 0.0
+        return rows
+
+    _, done = run(FormulaDenoiser(even), [[1]], ThresholdSampler(4, threshold), [0])
+    assert done[0].confidence[0, 0].item() == 0.25
+    assert len(done) == steps
