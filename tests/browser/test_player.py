@@ -64,10 +64,10 @@ DOCUMENTS = {
 }  # fmt: skip
 SHALLOW, DEEP = numbers(2, 3, 12, 1), numbers(2, 5, 12, 2)
 SAMPLES = [
-    {"id": "g", "title": "", "question": "a gap", "answers": ["Ida Ritter"], "runs": [GAP]},
+    {"id": "g", "condition": "left", "question": "a gap", "answers": ["Ida Ritter"], "runs": [GAP]},
     {
         "id": "d",
-        "title": "",
+        "condition": "documents/2",
         "question": "Who?",
         "answers": ["Ida", "Ann"],
         "runs": [
@@ -114,6 +114,16 @@ def boxes(page, panel: int = 0) -> list[tuple[str, str]]:
         "all => all.map(box => [box.querySelector('.fs-label').textContent, box.querySelector('.fs-text').textContent])"
     )
     return [tuple(box) for box in page.locator(".fs-panel").nth(panel).locator(".fs-region").evaluate_all(script)]
+
+
+def test_samples_of_several_conditions_are_told_apart(page):
+    options = page.locator(".fs-sample option")
+    expect(options).to_have_text(["1 of 2: a gap (left)", "2 of 2: Who? (documents/2)"])
+    page.evaluate("() => { player.samples.forEach((sample) => { sample.condition = 'one'; }); player.openSample(0); }")
+    expect(options).to_have_text(["1 of 2: a gap", "2 of 2: Who?"])
+    page.evaluate(
+        "() => { player.samples.forEach((sample, n) => { sample.condition = ['left', 'documents/2'][n]; }); }"
+    )
 
 
 def test_it_opens_where_the_anchors_of_first_and_last_step_differ_most(opened):

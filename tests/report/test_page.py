@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import hashlib
+import html
 import io
 import json
 import re
@@ -18,7 +19,7 @@ from floatscope.analysis.figure import Figure
 from floatscope.report.cards import drawing_library, figure_card
 from floatscope.report.curves import stress_curves, stress_figure
 from floatscope.report.markup import asset
-from floatscope.report.page import Content, build_page, figure_page, page_figures
+from floatscope.report.page import Content, build_page, figure_page, page_figures, trace_pictures
 from tests.analysis.scenes import scenes
 from tests.report.making import MODELS, made_content, made_results, made_scores, made_traces
 
@@ -80,7 +81,12 @@ def test_every_part_is_there(page):
     order = re.findall(r'<figure class="fs-figure card" id="figure-(\w+)"', page)
     assert order == ["drift_map", *ANALYSES, "stress"] and len(ANALYSES) == 11
     contents = re.search(r'<nav class="contents".*?</nav>', page)
-    assert contents and re.findall(r'href="#figure-(\w+)"', contents[0]) == order[:-1]
+    assert contents and re.findall(r'href="#figure-(\w+)"', contents[0]) == order[1:-1]
+    sections = re.findall(r'<section id="(map)"|<h2 id="(\w+)"', page)
+    assert ["".join(one) for one in sections] == ["map", "table", "player", "figures", "stress", "made"]
+    nav = re.search(r'<nav aria-label="Sections">.*?</nav>', page)
+    assert nav and re.findall(r'href="#(\w+)"', nav[0]) == ["map", "table", "player", "figures", "stress", "made"]
+    assert page.index('id="figure-drift_map"') < page.index('id="table"') < page.index('id="figure-drift"')
 
 
 def test_guesses_are_told_where_there_are_some_and_not_by_a_models_name():
@@ -95,11 +101,29 @@ def test_guesses_are_told_where_there_are_some_and_not_by_a_models_name():
     assert told not in lead(alone.with_columns(pl.col("model").replace({"diffuser": "guess: diffuser"})))
 
 
+def test_no_line_break_cuts_a_name_or_a_number():
+    told = "twin-x's 5 documents add −1.5 % [−2, +3] to twin-x-2 (n = 40), <b> 0 %."
+    page = build_page(Content("t", "q", models=("twin-x", "twin-x-2"), summary=(told,)))
+    item = re.search(r'<ul class="answer">\s*<li>(.*?)</li>', page)
+    assert item and re.findall(r'<span class="whole">(.*?)</span>', item[1]) == [
+        *("twin-x", "5", "−1.5 % [−2, +3]", "twin-x-2", "40", "0 %")
+    ]
+    assert re.sub(r"</?span.*?>", "", item[1]) == html.escape(told, quote=True).replace("&#x27;", "&#39;")
+
+
 def test_missing_parts_leave_a_sentence():
     bare = build_page(Content("t", "q"))
     Outline(bare)
-    for sentence in ("no results", "no Table 1", "nothing to play", "no figures", "no curves", "no manifest"):
-        assert sentence in bare
+    assert re.findall(r'<p class="missing">(.*?)</p>', bare) == [
+        "There are no results to sum up yet.",
+        "There is no manifest.",
+        "The study kept no traces: there is no map of one.",
+        "No condition is with and without documents: there is no Table 1.",
+        "The study kept no traces: there is nothing to play.",
+        "The study ran no analyses of traces: there are no figures.",
+        "The study has no stress conditions: there are no curves.",
+    ]
+    assert re.findall(r'<h2 id="(\w+)"', bare) == ["made"] and re.findall(r'<a href="#(\w+)">', bare) == ["made"]
     assert 'id="player-data"' not in bare and "<figure" not in bare and "vegaEmbed=" not in bare
     without = dataclasses.replace(made_content(), results={"drift": made_results()["drift"]}, traces=())
     assert build_page(without).count("<figure") == 2  # drift and stress
@@ -129,6 +153,7 @@ def embedded(page: str, name: str) -> dict:
 
 def test_csv_equals_the_table(page):
     figures = [one for one in page_figures(made_content()) if isinstance(one, Figure)]
+    figures += trace_pictures(made_content())
     for figure in [*figures, stress_figure(stress_curves(made_scores(), MODELS), MODELS)]:
         read = pl.read_csv(io.StringIO(csv_text(figure.table)), schema=figure.table.schema)
         assert read.equals(figure.table)
@@ -188,8 +213,7 @@ def test_a_chart_of_ones_own_is_drawn_whole():
 
 
 def test_one_figure_makes_a_page():
-    figure = page_figures(made_content())[0]
-    assert isinstance(figure, Figure)
+    figure = trace_pictures(made_content())[0]
     page = figure_page(figure, "dark")
     Outline(page)
     assert "Where attention goes, step by step" in page and 'dataset.theme = "dark"' in page

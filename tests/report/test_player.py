@@ -100,6 +100,17 @@ def test_the_sample_whose_anchors_move_most_comes_first():
     assert [sample["id"] for sample in player.player_data(moving, budget=10)["samples"]] == ["half"]
 
 
+def test_a_gap_is_told_by_the_words_around_it():
+    trace = to_trace(full_run())  # <s> Question who rules / Paris 42. the king Ann, then the answer
+    marks = {"before": np.arange(1, 4), "after": np.arange(5, 8)}
+    gap = dataclasses.replace(trace, marks=marks, metadata={"condition": "left"})
+    [sample] = player.player_data([gap])["samples"]
+    assert (sample["question"], sample["condition"]) == ("Question who rules ▁▁▁ Paris 42.", "left")
+    long = dataclasses.replace(gap, marks={"before": np.arange(1, 11).repeat(3)})
+    [sample] = player.player_data([long])["samples"]
+    assert sample["question"] == "…42 42 42... the the the king king king Ann Ann Ann ▁▁▁"  # 50 characters
+
+
 def test_text_around_slots_is_called_after_its_side():
     regions = [Region("bos", 0, 1), Region("query", 1, 3), Region("answer", 3, 5), Region("query", 5, 6)]
     marks = {"before": np.array([1, 2]), "after": np.array([5])}

@@ -1,19 +1,17 @@
 """The report: one HTML page that opens by double click, with nothing to fetch. It takes tables, Results and Traces.
 
-Where they come from is left to `floatscope.study.reporting`. Parts that are missing leave a sentence in their place.
+Where they come from is left to `floatscope.study.reporting`. Parts that are missing leave a sentence at the end.
 The page has a policy of its own: only the scripts it was written with may run, and nothing is evaluated or fetched.
 """
 
 import base64
 import hashlib
-import html
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import polars as pl
-from markupsafe import Markup
 
 from floatscope.analysis import ANALYSES, draw, draw_traces
 from floatscope.analysis.drawing import csv_text
@@ -29,7 +27,7 @@ from floatscope.traces import Trace
 
 @dataclass(frozen=True)
 class Content:
-    """What a page shows, as plain parts; an empty part leaves its section out with a sentence."""
+    """What a page shows, as plain parts; an empty part leaves its section out, and a sentence at the end says so."""
 
     title: str
     question: str
@@ -61,26 +59,26 @@ def build_page(content: Content) -> str:
         table = content.scores.filter(stressor="documents")
         curves = stress_curves(content.scores, content.models)
         edited = edit_curves(content.scores, content.models)
-    figures = page_figures(content)
-    stress = None if curves.is_empty() else stress_figure(curves, content.models)
-    edits = None if edited.is_empty() else edit_figure(edited, content.models)
+    pictures, figures = trace_pictures(content), page_figures(content)
+    harder = ((curves, stress_figure), (edited, edit_figure))
+    stress = [drawn(points, content.models) for points, drawn in harder if not points.is_empty()]
     played = [trace for trace in content.traces if trace.metadata.get("control", "") in ("", "untrained")]
-    drawing = [drawing_library()] if any(isinstance(one, Figure) for one in (*figures, stress, edits)) else []
+    drawing = [drawing_library()] if any(isinstance(one, Figure) for one in (*pictures, *figures, *stress)) else []
     return _document(
         "report.html",
         content.title,
         asset("theme.js"),
         [asset("canvas.js"), asset("player.js"), *drawing, asset("figures.js"), asset("page.js")],
         content=content,
-        sentences=_with_names_whole(content),
+        sentences=_unbroken(content),
         headline="" if table.is_empty() else headline_html(table, content.models),
         headline_csv=csv_text(table),
         guessed=not table.is_empty() and "guess" in table["statistic"],
         played=player_data(played) if played else None,
         card=figure_card,
+        pictures=pictures,
         figures=figures,
         stress=stress,
-        edits=edits,
         manifest=list(_flat(content.manifest)),
     )
 
@@ -100,12 +98,14 @@ def _document(template: str, title: str, first: str, scripts: list[str], **value
     return render(template, title=title, hashes=hashes, styles=styles, first=first, scripts=scripts, **values)
 
 
-def _with_names_whole(content: Content) -> list[Markup]:
-    """The sentences of the summary; no line break cuts the name of a model at a hyphen."""
-    names = sorted(content.models, key=len, reverse=True)
-    pattern = "|".join(re.escape(html.escape(name)) for name in names) or "(?!)"  # which nothing matches
-    marked = (re.sub(pattern, r'<span class="name">\g<0></span>', html.escape(one)) for one in content.summary)
-    return [Markup(sentence) for sentence in marked]
+def _unbroken(content: Content) -> list[list[str]]:
+    """The sentences of the summary in pieces, of which every second one must not be broken over two lines.
+
+    These are the names of models, and numbers with their units and intervals.
+    """
+    names = [re.escape(name) for name in sorted(content.models, key=len, reverse=True)]
+    whole = re.compile("|".join([*names, r"[\d.+−]*\d(?: %)?(?: \[[^\]]*\])?"]).join("()"))
+    return [whole.split(sentence) for sentence in content.summary]
 
 
 class Missing(NamedTuple):
@@ -116,14 +116,18 @@ class Missing(NamedTuple):
     reason: str
 
 
-def page_figures(content: Content) -> list[Figure | Missing]:
-    """The figures of the page in the order of the registry; pictures of single traces stand before their analysis."""
-    shown: list[Figure | Missing] = []
+def trace_pictures(content: Content) -> list[Figure]:
+    """What stands at the top of the page: the pictures that analyses have of single traces."""
     own = [trace.model for trace in content.traces if not trace.metadata.get("control")]
     models = content.models or tuple(dict.fromkeys(own))
+    found = (draw_traces(name, content.traces, models) for name in ANALYSES) if own else ()
+    return [picture for picture in found if picture is not None]
+
+
+def page_figures(content: Content) -> list[Figure | Missing]:
+    """The figures of the page in the order of the registry."""
+    shown: list[Figure | Missing] = []
     for name, row in ANALYSES.items():
-        picture = draw_traces(name, content.traces, models) if own else None
-        shown += [picture] if picture is not None else []
         if name in content.results:
             shown.append(draw(name, content.results, content.models))
         elif name in content.missing:

@@ -25,6 +25,8 @@ DETECTOR = "zscore(3)"
 BUDGET = 4_000_000
 """Characters of player data in a report: several samples under several models."""
 _LEVELS = 65_535
+_SIDE = 50
+"""Characters of the text on each side of a gap that are told in a list of samples."""
 _numbers = count(1)
 _CLOSING = re.compile(r"[.,:;?!)\]}’”%]+")
 
@@ -124,20 +126,33 @@ def player_data(traces: Iterable[Trace], detector: str = DETECTOR, budget: int =
         if expected > budget:
             group = [trace for trace in group if not trace.metadata.get("control")] or group
         used += expected
-        first = group[0]
-        shown = canvas_data(first.texts_or_ids, [])
-        glued = ["" if place in shown["glued"] else " " for place in range(len(first.canvas))]
-        words = "".join(glued[place] + shown["tokens"][place] for place in positions(first.regions, QUERY)).strip()
         chosen.append(
             {
                 "id": key[-1],
                 "title": " · ".join(part for part in key if part),
-                "question": str(first.metadata.get("question") or words),
-                "answers": [str(answer) for answer in first.metadata.get("answers", ())],
+                "condition": key[1],
+                "question": str(group[0].metadata.get("question") or _asked(group[0])),
+                "answers": [str(answer) for answer in group[0].metadata.get("answers", ())],
                 "runs": [run_data(trace, detector) for trace in group],
             }
         )
     return {"samples": chosen}
+
+
+def _asked(trace: Trace) -> str:
+    """What a trace that does not say it was asked: the words of its query, or those around the gap it had to fill."""
+    shown = canvas_data(trace.texts_or_ids, [])
+    glued = set(shown["glued"])
+
+    def words(places: Iterable[int]) -> str:
+        return "".join(("" if place in glued else " ") + shown["tokens"][place] for place in places).strip()
+
+    before, after = (words(trace.marks.get(side, ())) for side in ("before", "after"))
+    if not before + after:
+        return words(positions(trace.regions, QUERY))
+    before = before if len(before) <= _SIDE else f"…{before[-_SIDE:]}"
+    after = after if len(after) <= _SIDE else f"{after[:_SIDE]}…"
+    return f"{before} ▁▁▁ {after}".strip()
 
 
 def turnover(trace: Trace) -> float:

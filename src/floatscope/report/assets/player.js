@@ -118,8 +118,10 @@
       if (this.samples.length > 1) {
         const picker = make("select", "fs-sample", this.title);
         picker.setAttribute("aria-label", "Sample");
+        const several = new Set(this.samples.map((other) => other.condition)).size > 1;
         this.samples.forEach((other, number) => {
-          const option = make("option", "", picker, `${number + 1} of ${this.samples.length}: ${other.question}`);
+          const condition = several ? ` (${other.condition})` : "";
+          const option = make("option", "", picker, `${number + 1} of ${this.samples.length}: ${other.question}${condition}`);
           option.value = number;
           option.selected = number === this.sample;
         });
