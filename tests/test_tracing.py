@@ -1,6 +1,7 @@
 """Every array of a trace against full matrices, for every family, in batches of unequal prompts."""
 
 import dataclasses
+import os
 import re
 import traceback
 from pathlib import Path
@@ -352,6 +353,22 @@ def test_prompts_made_by_hand_and_bare_ids_run_in_one_batch():
 def test_matrices_that_are_not_there_are_a_sentence(name, options, sentence):
     with pytest.raises(fs.UserError, match=sentence):
         fs.trace(tiny_model(name), [5, 6, 7], sampler_for(name), **{"keep": "matrices"} | options)
+
+
+def test_matrices_that_would_fill_the_machine_are_refused_before_the_run(monkeypatch):
+    """2 samples, 6 steps, 3 layers, 4 heads over at most 18 tokens: 2 * 6 * 3 * 4 * 18 * 18 numbers of 4 bytes."""
+    model, sampler = tiny_model("llada"), fs.LLaDASampler(steps=6, length=6)
+    prompts, needed, heard = [list(range(3, 15)), list(range(3, 10))], 186_624, []
+    told = {"SC_PAGE_SIZE": 1}
+    monkeypatch.setattr(os, "sysconf", told.__getitem__)
+    told["SC_PHYS_PAGES"] = 2 * needed
+    fs.trace(model, prompts, sampler, keep="matrices")
+    told["SC_PHYS_PAGES"] -= 2
+    with pytest.raises(fs.UserError, match="Full matrices of 18 tokens would take 0"):
+        fs.trace(model, prompts, sampler, keep="matrices", on_step=heard.append)
+    assert not heard
+    fs.trace(model, prompts, sampler, keep="matrices", matrix_steps=[0, 1, 2, 3, 4])
+    fs.trace(tiny_model("llama"), prompts, fs.AutoregressiveSampler(length=6), keep="matrices")  # one matrix for all
 
 
 def test_metadata_comes_back_from_the_file_as_it_was(tmp_path):

@@ -74,10 +74,12 @@ def trace(
     batch = make_batch(model, prompts, sampler, seeds, replay)
     names, canvases = kept_arrays(keep), [prompt.with_slots(sampler.length) for prompt in prompts]
     bounds = [sampler.step_bounds(first, model.block) for first in batch.positions[:, 0].tolist()]
-    check_matrices(names, matrix_steps, max(most for _, most in bounds), matrix_layers, model.layers)
-    steps = 1 if model.is_arm else len(matrix_steps or range(max(most for _, most in bounds)))
-    matrices = len(prompts) * steps * len(matrix_layers or range(model.layers))
-    check_memory(names, matrices, model.config.num_attention_heads, max(len(canvas.ids) for canvas in canvases))
+    step_count = max(most for _, most in bounds)
+    check_matrices(names, matrix_steps, step_count, matrix_layers, model.layers)
+    if "attention" in names:
+        steps = 1 if model.is_arm else len(matrix_steps or range(step_count))
+        matrices = len(prompts) * steps * len(matrix_layers or range(model.layers))
+        check_memory(matrices, model.config.num_attention_heads, max(len(canvas.ids) for canvas in canvases))
     editors = make_editors(model, canvases, edits, sampler, batch.seeds) if edits else []
     if model.is_arm:
         generations = fill(EditedModel(model, editors) if editors else model, batch, sampler, on_step)

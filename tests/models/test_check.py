@@ -51,6 +51,31 @@ def test_another_output_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failed(fs.Model(tiny("llama"), fs.FAMILIES["causal"])) == {"output equals SDPA"}
 
 
+def test_rows_that_do_not_sum_to_one_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from floatscope.probe import attention
+
+    kernel = attention.attend
+
+    def wrong(*given: Any, **named: Any) -> Any:
+        output, statistics = kernel(*given, **named)
+        statistics.group_sums.mul_(1.001)
+        return output, statistics
+
+    monkeypatch.setattr(attention, "attend", wrong)
+    assert failed(fs.Model(tiny("llama"), fs.FAMILIES["causal"])) == {"rows sum to 1"}
+
+
+def test_positions_that_count_the_pads_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-2 has a learned vector for each position: one that starts at the pads takes others."""
+    model = fs.Model(tiny("gpt2"), fs.FAMILIES["causal"])
+    assert failed(model) == set()
+    forward = model.backbone.forward
+    monkeypatch.setattr(
+        model.backbone, "forward", lambda **given: forward(**{k: v for k, v in given.items() if k != "position_ids"})
+    )
+    assert failed(model) == {"left pads change nothing"}
+
+
 def test_learned_sinks_are_refused_by_name() -> None:
     sizes: dict[str, Any] = GROUPED | {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 8}
     torch.manual_seed(0)

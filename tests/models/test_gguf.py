@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 import floatscope as fs
 from tests.models.checkpoints import qwen_tensors
@@ -134,6 +135,22 @@ def test_a_damaged_cache_is_built_anew_and_one_that_cannot_be_written_costs_only
     monkeypatch.setenv("FLOATSCOPE_CACHE", str(tmp_path / "file"))
     with pytest.warns(UserWarning, match="could not be cached"):
         assert torch.equal(fs.load(path).logits(ids), model.logits(ids))
+
+
+def test_weights_that_were_altered_in_the_cache_are_not_used(
+    model: fs.Model, weights: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file stays a sound safetensors file: only its numbers are others."""
+    monkeypatch.setenv("FLOATSCOPE_CACHE", str(tmp_path / "cache"))
+    path = write_gguf(tmp_path / "a.gguf", weights)
+    fs.load(path)
+    [kept] = (tmp_path / "cache" / "gguf").glob("*/model.safetensors")
+    tensors = load_file(kept)
+    tensors["model.norm.weight"] *= 2
+    save_file(tensors, kept, metadata={"format": "pt"})
+    with pytest.warns(UserWarning, match=r"is damaged and is built anew \(its files are not what they were\)"):
+        again = fs.load(path)
+    assert torch.equal(again.logits(list(range(9))), model.logits(list(range(9))))
 
 
 @pytest.mark.parametrize("keep", [0, 3, 40, 700, 3000])

@@ -87,6 +87,18 @@ def test_tokens_the_checkpoint_states() -> None:
     assert fs.Model(tiny("llama"), fs.FAMILIES["causal"]).mask_id is None
 
 
+def test_what_ends_an_answer_is_stated_by_the_generation_config_too() -> None:
+    """Chat models of Llama and Qwen name their end of turn there alone; it ends an answer like any other."""
+    backbone = tiny("llama")
+    backbone.generation_config.eos_token_id = [2, 9]
+    model = fs.Model(backbone, fs.FAMILIES["causal"])
+    assert model.eos_ids == (2, 9)
+    canvas = fs.generate(model, [5, 6, 7], fs.AutoregressiveSampler(length=12)).canvas
+    backbone.generation_config.eos_token_id = int(canvas[5])  # what it writes third
+    shorter = fs.generate(fs.Model(backbone, model.family), [5, 6, 7], fs.AutoregressiveSampler(length=12))
+    assert shorter.canvas.tolist() == canvas[: canvas[3:].tolist().index(canvas[5]) + 4].tolist()
+
+
 def test_refusals_are_sentences() -> None:
     model = make("llada")
     for ids, sentence in (

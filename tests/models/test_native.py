@@ -55,17 +55,18 @@ def test_traces(saved: tuple[str, Path]) -> None:
         torch.testing.assert_close(torch.from_numpy(trace.received.sum(-1)), torch.ones(steps, 3), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("pad", [0, 4])
 @pytest.mark.parametrize("name", CAUSAL)
-def test_extend_equals_the_whole_forward_in_a_padded_batch(name: str) -> None:
-    """Token by token, past the sliding window, with the pads of the shorter prompt on the left."""
+def test_extend_equals_the_whole_forward(name: str, pad: int) -> None:
+    """Token by token, past the sliding window, with pads of the shorter prompt on the left and without any."""
     model = fs.Model(tiny(name), fs.FAMILIES["causal"])
     ids = torch.randint(3, 90, (2, 20), generator=torch.Generator().manual_seed(2))
-    pads = torch.tensor([0, 4])
+    pads = torch.tensor([0, pad])
     with torch.inference_mode():
         logits, cache = model.extend(ids[:, :8], pads, None)
         for width in range(8, 20):
-            for sample, pad in enumerate(pads.tolist()):
-                alone = model.logits(ids[sample, pad:width])[0, -1]
+            for sample, left in enumerate(pads.tolist()):
+                alone = model.logits(ids[sample, left:width])[0, -1]
                 assert float((logits[sample] - alone).abs().max()) < 1e-4 * float(alone.abs().max())
             logits, cache = model.extend(ids[:, width, None], pads, cache)
 

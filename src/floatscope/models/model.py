@@ -208,6 +208,8 @@ class Model:
             logits_to_keep=1,
             output_hidden_states=self._hidden,
         )
+        if getattr(out, "past_key_values", None) is None:
+            raise UserError(f"{self.name}: {type(self.backbone).__name__} keeps no keys and values to go on from")
         logits = out.logits[:, -1:].float()
         states = [state[:, -1:] for state in out.hidden_states or ()]
         self._tell(torch.full((len(tokens), 1), total), logits, states)
@@ -240,7 +242,7 @@ class Model:
             out = self.backbone(**inputs)
         if states:
             return out.logits.float(), states
-        # Some classes (OPT) go round their base model.
+        # Some classes (OPT, Llama 4) go round their base model.
         return take_rows(out.logits.float(), rows), [take_rows(state, rows) for state in out.hidden_states or ()]
 
     def _by_length(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -311,6 +313,8 @@ def only_rows(body: torch.nn.Module, rows: Tensor) -> Iterator[list[Tensor]]:
     passed: list[Tensor] = []
 
     def select(_module: torch.nn.Module, _inputs: Any, output: Any) -> Any:
+        if not hasattr(output, "last_hidden_state"):  # the class names no body, so this is the whole model (Llama 4)
+            return output
         last = take_rows(output.last_hidden_state, rows)
         passed.extend(take_rows(states, rows) for states in (getattr(output, "hidden_states", None) or ())[:-1])
         passed.append(last)

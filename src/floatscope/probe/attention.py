@@ -316,8 +316,9 @@ def _softcapped(
     scores = (scores / softcap).tanh() * softcap
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    elif causal and query.shape[2] > 1:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+    elif causal:  # the rows are the last of the keys: those before are a cache
+        rows, keys = scores.shape[-2:]
+        later = torch.ones(rows, keys, dtype=torch.bool, device=scores.device).triu(1 + keys - rows)
         scores = scores.masked_fill(later, -torch.inf)
     # A pad row that sees nothing becomes 0, as in SDPA.
     return (scores.softmax(-1).nan_to_num(0.0).to(value.dtype) @ value).transpose(1, 2).contiguous()

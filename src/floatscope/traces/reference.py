@@ -47,6 +47,10 @@ def import_reference(
     if not path.is_file():
         raise UserError(f"There is no npz file at {path}; check the path.")
     try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                for name in archive.namelist():  # which no checksum covers; they stand before each member, too
+                    archive.open(name).close()
         opened = np.load(path, allow_pickle=False)
     except _DAMAGE as error:
         raise UserError(f"{path} is truncated or no npz ({error}); extract it again.") from error
