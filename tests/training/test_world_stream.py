@@ -73,40 +73,37 @@ def test_a_passage_is_notes_and_their_account_with_a_gap_anywhere():
     tokenizer = make_tokenizer()
     stream = stream_of(Lesson(1, {"binding": 1.0}, passages=1.0, slots=1), batch=16)
     layouts, eos, sentences = Counter(), 0, Counter()
-    for step in range(16):
+    for step in range(24):
         batch = stream.at(step)
         hinted = iter(batch.found.tolist())
         for ids, roles, questions in zip(batch.ids, batch.roles, batch.questions, strict=True):
             assert ids[0] == tokenizer.bos_token_id and tokenizer.unk_token_id not in ids
             inside = (roles == GAP) | (roles == FIRST)
             assert torch.equal(questions >= 0, inside | (roles == FIRST_EOS) | (roles == LATER_EOS))
-            gap = inside.nonzero().flatten().tolist()
-            assert gap == list(range(gap[0], gap[-1] + 1))
             text = tokenizer.decode(ids[1:][(roles[1:] == TEXT) | inside[1:]])
-            parts = [read_facts(part) for part in text.split("\n")]
-            assert len(parts) == 2 and parts[0] == parts[1] != []  # told twice, in one order
-            # Whole sentences, each under a number of its own.
-            facts = read_facts(tokenizer.decode(ids[inside]))
-            numbers = questions[inside].unique_consecutive().tolist()
-            assert len(facts) == len(numbers) == len(set(numbers))
-            sentences[len(facts)] += 1
+            first, second = (read_facts(part) for part in text.split("\n"))
+            assert first == second != []  # told twice, in one order
+            gap = inside.nonzero().flatten().tolist()
             line = (ids == tokenizer.convert_tokens_to_ids("\n")).nonzero().item()
-            notes_first = line < gap[0]
-            # The objects of the gap are answers where the notes come before, and come with their words as hints.
-            objects = tokenizer.decode(ids[roles == FIRST])
-            assert objects == (" ".join(fact[2] for fact in facts) if notes_first else "")
+            notes_first, numbers = line < gap[0], questions[inside].unique_consecutive().tolist()
+            assert numbers == list(range(numbers[0], numbers[-1] + 1))  # a number for each sentence
+            told = first[numbers[0] : numbers[-1] + 1]
+            left_out = tokenizer.decode(ids[inside])
+            names_only = left_out == " ".join(fact[2] for fact in told)
+            assert names_only or (read_facts(left_out) == told and gap == list(range(gap[0], gap[-1] + 1)))
+            # Names are answers, with hints, where the notes come before and nothing else is left out.
+            assert set(roles[inside].tolist()) == {FIRST if names_only and notes_first else GAP}
             for place in (roles == FIRST).nonzero().flatten().tolist():
                 assert ids[place] in next(hinted) or tokenizer.decode([int(ids[place])]) in ("The", "of")
-            after = int(roles[gap[-1] + 1]) if gap[-1] + 1 < len(roles) else PADDING
-            side = "first" if gap[0] in (1, line + 1) else "last" if after != TEXT or gap[-1] + 1 == line else "inside"
-            layouts[side, notes_first] += 1
-            if after == FIRST_EOS:
+            place = (numbers[0] == 0, numbers[-1] == len(first) - 1)
+            layouts[place, notes_first, names_only] += 1
+            sentences[len(numbers)] += 1
+            if FIRST_EOS in roles:
                 eos += 1
+                assert place[1] and notes_first and not names_only
                 assert set(roles[gap[-1] + 2 :].tolist()) <= {LATER_EOS, PADDING}
-            else:
-                assert FIRST_EOS not in roles
         assert next(hinted, None) is None
-    assert len(layouts) == 6 and min(layouts.values()) > 10 and eos > 20
+    assert len(layouts) == 16 and min(layouts.values()) > 5 and eos > 30
     assert set(sentences) == set(range(1, 11))
 
 

@@ -136,14 +136,16 @@ class WorldStream(Stream):
     def _passage(self, draw: Draw) -> Example:
         """Notes and their account, before or after them, with a gap of whole sentences anywhere in it.
 
-        Each sentence of the gap is masked by a ratio of its own. The names that it ends with are answers, where the
-        notes that hold them come before. Eos follow a gap at the end of the text, as slots may be left there.
+        Each sentence of the gap is masked by a ratio of its own. In half of the passages only the names that sentences
+        end with are left out; they are answers where the notes that hold them come before. Eos follow a gap at the end
+        of the text, as slots may be left there.
         """
         rng = draw.rng
         story = draw.story(rng.randint(1, MAX_FACTS + 2))
-        start, stop = sorted(rng.sample(range(len(story) + 1), 2))
+        start = rng.randrange(len(story)) if rng.random() < 0.5 else 0
+        stop = rng.randint(start + 1, len(story)) if rng.random() < 0.5 else len(story)
         notes, line = self._encode(draw.notes(story)).ids, self._encode("\n").ids
-        notes_first = rng.random() < 0.5
+        notes_first, names_only = rng.random() < 0.5, rng.random() < 0.5
         example = Example()
         example.add([BOS_ID, *(notes + line if notes_first else [])], TEXT)
         for number, fact in enumerate(story):
@@ -151,12 +153,14 @@ class WorldStream(Stream):
             if not start <= number < stop:
                 example.add(sentence, TEXT)
                 continue
-            example.add(sentence[: -size - 1], GAP, number)
-            self._name(example, sentence[-size - 1 : -1], fact.object, FIRST if notes_first else GAP, number)
-            example.add(sentence[-1:], GAP, number)
+            role = FIRST if notes_first and names_only else GAP  # with its sentence masked, a name cannot be known
+            others = (TEXT, -1) if names_only else (GAP, number)
+            example.add(sentence[: -size - 1], *others)
+            self._name(example, sentence[-size - 1 : -1], fact.object, role, number)
+            example.add(sentence[-1:], *others)
         if not notes_first:
             example.add(line + notes, TEXT)
-        elif stop == len(story):
+        elif stop == len(story) and not names_only:
             self._fill(example, draw_slots(rng, 1, 32) - 1, stop - 1)
         return example
 
