@@ -5,10 +5,11 @@ Knows positions and numbers; which tokens a label names is told by a Scene.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import torch
@@ -17,14 +18,11 @@ from torch import Tensor
 from floatscope.errors import UserError
 from floatscope.registry import did_you_mean
 
-RANKED = ("top", "anchors", "random", "like", "other")
 STATES = ("answer:masked", "answer:committed", "open")
 DEPTHS = ("shallow", "middle", "deep")
-_WORDS = re.compile(
-    r"\s*(?:(?P<paren>[(),])|(?P<join>and|or|not)\b|(?P<call>[a-z]+)(?=\()"
-    r"|(?P<name>[^(),]+?(?=\s*(?:[(),]|$|\s(?:and|or)\b))))"
-)
-_POSITIONS = re.compile(r"\d+(-\d+)?")
+_JOINTS = re.compile(r"\s*(\band\b|\bor\b|\bnot\b|[(),])\s*")
+_NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+")
+_POSITIONS = re.compile(r"(\d+)(?:-(\d+))?")
 _STEADY = 1e-6
 """A spread below this share of the mean is rounding: no anchor stands out."""
 
@@ -54,132 +52,79 @@ Chosen = Callable[[Scene], Tensor]
 
 @cache
 def token_selector(text: str) -> Chosen:
-    """What `text` selects; a mistake in its words is told here, a name that the canvas lacks when it is used."""
-    return _Parser(text).whole()
+    """What `text` selects; a mistake in its words is told here, a name that the canvas lacks when it is used.
 
-
-def is_ranked(text: str) -> bool:
-    """Whether it picks by received attention or by chance, so that it depends on layer and step."""
-    return re.search(rf"\b({'|'.join(RANKED)})\(", text) is not None
-
-
-def needs_received(text: str) -> bool:
-    """Whether it needs the attention that tokens received before."""
-    return re.search(r"\b(top|anchors|like)\(|\brandom\(\s*0?\.", text) is not None
-
-
-class _Parser:
-    """not > and > or, with parentheses; a few functions; everything else is a name or positions."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
-        self.words: list[tuple[str, str]] = []
-        place = 0
-        while place < len(text.rstrip()):
-            found = _WORDS.match(text, place)
-            if found is None or found.end() == place:
-                raise self.wrong()
-            self.words.append((str(found.lastgroup), str(found[str(found.lastgroup)])))
-            place = found.end()
-
-    def wrong(self) -> UserError:
-        return UserError(
-            f"The selection {self.text!r} cannot be read: join names of regions, marks or states, positions (3-7), "
-            "top(3), anchors(3), random(3) and the like by and, or, not and parentheses."
-        )
-
-    def whole(self) -> Chosen:
-        found = self.either()
-        if self.at < len(self.words):
-            raise self.wrong()
-        return found
-
-    def take(self, *wanted: str) -> str | None:
-        """The next word if it is one of these."""
-        if self.at < len(self.words) and self.words[self.at][1] in wanted:
-            self.at += 1
-            return self.words[self.at - 1][1]
-        return None
-
-    def either(self) -> Chosen:
-        parts = [self.both()]
-        while self.take("or"):
-            parts.append(self.both())
-        return parts[0] if len(parts) == 1 else lambda scene: _reduce(torch.logical_or, parts, scene)
-
-    def both(self) -> Chosen:
-        parts = [self.one()]
-        while self.take("and"):
-            parts.append(self.one())
-        return parts[0] if len(parts) == 1 else lambda scene: _reduce(torch.logical_and, parts, scene)
-
-    def one(self) -> Chosen:
-        if self.take("not"):
-            inner = self.one()
-            return lambda scene: ~inner(scene) & scene.present
-        if self.take("("):
-            inner = self.either()
-            if not self.take(")"):
-                raise self.wrong()
-            return inner
-        if self.at >= len(self.words):
-            raise self.wrong()
-        kind, word = self.words[self.at]
-        self.at += 1
-        if kind == "call":
-            return self.call(word)
-        if kind != "name":
-            raise self.wrong()
-        return _named(word)
-
-    def call(self, name: str) -> Chosen:
-        if name not in RANKED or not self.take("("):
-            raise UserError(f"There is no selection {name}(...): {did_you_mean(name, RANKED)}.")
-        if name in ("like", "other"):
-            first: Chosen | float = self.either()
-        else:
-            first = _number(self.words[self.at][1] if self.at < len(self.words) else "", name)
-            self.at += 1
-        pool = self.either() if self.take(",") else None
-        if not self.take(")"):
-            raise self.wrong()
-        return lambda scene: _CALLS[name](scene, first, pool)
-
-
-def _reduce(join: Callable[[Tensor, Tensor], Tensor], parts: list[Chosen], scene: Scene) -> Tensor:
-    found = parts[0](scene)
-    for part in parts[1:]:
-        found = join(found, part(scene))
-    return found
-
-
-def _number(text: str, name: str) -> float:
+    Python's own grammar reads it, once names and positions are stood in for: not > and > or, parentheses, calls.
+    """
+    names: list[str] = []
+    parts = [part.strip() for part in _JOINTS.split(text)]
+    for place, part in enumerate(parts):
+        called = part in _CALLS and parts[place + 1 : place + 2] == ["("]
+        if part and not called and not _JOINTS.fullmatch(part) and not _NUMBER.fullmatch(part):
+            names.append(part)
+            parts[place] = f"_{len(names) - 1}"
     try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    whole = found.is_integer() and found >= 1
-    if not (whole or (name == "random" and 0 < found < 1)):
+        return _chosen(ast.parse(" ".join(parts).strip(), mode="eval").body, names)
+    except (SyntaxError, MemoryError, RecursionError) as error:
         raise UserError(
-            f"{name}({text}) should have a number of tokens, from 1 up"
-            f"{', or a share of attention between 0 and 1' if name == 'random' else ''}."
-        )
+            f"The selection {text!r} cannot be read: join names of regions, marks or states, positions (3-7), "
+            f"{', '.join(f'{name}(...)' for name in _CALLS)} by and, or, not and parentheses."
+        ) from error
+
+
+def _chosen(node: ast.expr, names: list[str]) -> Chosen:
+    if isinstance(node, ast.BoolOp):
+        parts = [_chosen(part, names) for part in node.values]
+        join = torch.logical_and if isinstance(node.op, ast.And) else torch.logical_or
+        return lambda scene: reduce(join, [part(scene) for part in parts])
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        inner = _chosen(node.operand, names)
+        return lambda scene: ~inner(scene) & scene.present
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and 1 <= len(node.args) <= 2:
+        name, first = node.func.id, node.args[0]
+        if name not in _CALLS:
+            word = names[int(name[1:])]
+            raise UserError(f"There is no selection {word}(...): {did_you_mean(word, _CALLS)}.")
+        what = _chosen(first, names) if name in ("like", "other") else _number(first, name)
+        pool = _chosen(node.args[1], names) if len(node.args) == 2 else None
+        return lambda scene: _CALLS[name](scene, what, pool)
+    if isinstance(node, ast.Name):
+        return _named(names[int(node.id[1:])])
+    if isinstance(node, ast.Constant):
+        return _named(str(node.value))
+    raise SyntaxError
+
+
+def _number(node: ast.expr, name: str) -> float:
+    found = float(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, int | float) else 0.0
+    if not ((found.is_integer() and found >= 1) or (name == "random" and 0 < found < 1)):
+        share = ", or a share of attention between 0 and 1" if name == "random" else ""
+        raise UserError(f"{name}(...) should have a number of tokens, from 1 up{share}.")
     return found
 
 
 def _named(word: str) -> Chosen:
-    if word == "all":
-        return lambda scene: scene.present[None]
-    if _POSITIONS.fullmatch(word):
-        first, _, last = word.partition("-")
-        return lambda scene: _span(scene, int(first), int(last or first))
+    if span := _POSITIONS.fullmatch(word):
+        return lambda scene: _span(scene, int(span[1]), int(span[2] or span[1]))
 
     def find(scene: Scene) -> Tensor:
+        if word == "all":
+            return scene.present[None]
         if word not in scene.sets:
             raise UserError(f"There is no {word!r} on this canvas: {did_you_mean(word, ['all', *scene.sets])}.")
         return (scene.sets[word] & scene.present)[None]
 
     return find
+
+
+def is_ranked(text: str) -> bool:
+    """Whether it picks by received attention or by chance, so that it depends on layer and step."""
+    return re.search(rf"\b({'|'.join(_CALLS)})\(", text) is not None
+
+
+def needs_received(text: str) -> bool:
+    """Whether it needs the attention that tokens received before."""
+    return re.search(r"\b(top|anchors|like)\(|\brandom\(\s*0?\.", text) is not None
 
 
 def _span(scene: Scene, first: int, last: int) -> Tensor:
