@@ -19,11 +19,11 @@ from floatscope.canvas import MASKED, Prompt, token_ids
 from floatscope.decoding import Batch, Generation, Sampler, Step
 from floatscope.decoding.generation import fill, make_batch, one_or_many, sampler_for
 from floatscope.errors import UserError
-from floatscope.models.edited import EditedModel, Edits, begin, make_editors, watching
+from floatscope.models.edited import EditedModel, Edits, make_editors
 from floatscope.models.model import Model
-from floatscope.probe.attention import Geometry, Probe, probing
+from floatscope.probe.attention import Geometry, Listener, Probe, probing
 from floatscope.probe.editing import Editor, Recalled
-from floatscope.probe.kernel import LayerStatistics, Workspace
+from floatscope.probe.kernel import LayerStatistics
 from floatscope.probe.layout import Layout
 from floatscope.probe.recording import Arrays, CausalRecorder, DenoisingRecorder, Plan
 from floatscope.traces.arrays import check_matrices, check_memory, kept_arrays, short_form
@@ -185,50 +185,36 @@ def _history(model: Model, generation: Generation) -> Arrays:
     }
 
 
-class DenoisingTap:
+class DenoisingTap(EditedModel):
     """A model as the samplers know it, with the probe in every conditional pass."""
 
     def __init__(
         self, model: Model, plans: Sequence[Plan], bounds: Sequence[tuple[int, int]], editors: Sequence[Editor] = ()
     ) -> None:
         """`bounds`: the fewest and the most steps of each sample. `editors`: one per sample; empty: nothing changes."""
-        self.model, self.editors = model, editors
-        self.mask_id, self.eos_ids, self.is_arm = model.mask_id, model.eos_ids, model.is_arm
-        self.block, self.context = model.block, model.context
-        self.sampler, self.extend, self.edited = model.sampler, model.extend, model.edited
+        super().__init__(model, editors)
         self.recorders = [
             DenoisingRecorder(plan, model.layers, most, fewest)
             for plan, (fewest, most) in zip(plans, bounds, strict=True)
         ]
-        self._workspace = Workspace()
-        self._index = -1
 
-    def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:
-        """Logits as the model gives them; the conditional pass is counted."""
-        rows = self.model.rows(columns, batch.pads)
-        if not conditional:
-            return self.model.score(batch, columns, conditional)
-        self._index += 1
-        layouts: list[Layout | None] = []
-        for sample, recorder in enumerate(self.recorders):
-            masked = batch.state[sample] == MASKED
-            open_rows = (rows[sample] - batch.pads[sample]).unique()
-            layouts.append(recorder.start(masked, open_rows) if bool(masked.any()) else None)
+    def layouts(self, batch: Batch, rows: Tensor) -> list[Layout | None]:
+        """A new step of every sample that has one."""
+        return [
+            recorder.start(masked, own.unique()) if bool(masked.any()) else None
+            for recorder, masked, own in zip(self.recorders, batch.state == MASKED, rows, strict=True)
+        ]
 
-        def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
-            if self.editors:
-                self.editors[sample].see(layer, statistics, geometry)
-            if not self.editors or not self.editors[sample].first_pass:
-                self.recorders[sample].layer(layer, statistics, geometry)
+    def listener(self) -> Listener:
+        """The recorders are told in any case."""
+        return self.see
 
-        probe = Probe(batch.pads.tolist(), layouts, listen, self.model.layers, self._workspace, self.editors)
+    def see(self, layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
+        """One layer of one sample came by: recorded, unless the pass is only looked at by editors."""
         if self.editors:
-            begin(self.editors, self.model, batch, columns, self._index)
-        if self._index == 0 and any(editor.needs_pass for editor in self.editors):
-            with watching(self.editors), probing(probe):
-                self.model.forward(batch.tokens, batch.pads, columns[:, :1])
-        with probing(probe):
-            return self.model.score(batch, columns)
+            super().see(layer, sample, statistics, geometry)
+        if not self.editors or not self.editors[sample].first_pass:
+            self.recorders[sample].layer(layer, statistics, geometry)
 
     def commit(self, step: Step) -> None:
         """After a step: keep the rows whose slots became tokens."""

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floatscope.decoding import DreamSampler
+from floatscope.decoding.dream import keep_likely
 from floatscope.errors import UserError
 from tests.decoding import plain_samplers
 from tests.decoding.comparing import (
@@ -128,3 +129,10 @@ def test_a_mask_token_that_is_a_candidate_leaves_its_slot_masked(prompts, steps,
         )  # fmt: skip
         assert_same_canvases(batch, done, sample, [step.canvas for step in expected])
         assert low <= len(expected) <= high
+
+
+def test_a_token_stays_where_those_before_it_reach_top_p_exactly():
+    """Four equal tokens: the first two reach 1/2 to the bit and do not pass it, so the third stays, as published."""
+    row = torch.tensor([[0.0, 0.0, 0.0, 0.0, -torch.inf]])
+    kept = [keep_likely(row, 0.0, top_p, None).isfinite().sum().item() for top_p in (0.24, 0.25, 0.5, 0.75, 1)]
+    assert kept == [1, 2, 3, 4, 4]

@@ -26,7 +26,7 @@ class MaskedSampler(Sampler):
 
     order: str = "confidence"
     """Which slots of a block commit first: those of high confidence, as published; left-to-right, right-to-left,
-    random; or slot numbers from 0 in the order that is wanted, as in 2,0,1."""
+    random; or slot numbers from 0 in the order that is wanted, as in 2,0,1. Any but confidence leaves hold_eos out."""
     tokens_per_step: Count | None = None
     """Slots that commit at every step; None: as many as the sampler's own schedule has."""
     seed: int = 0

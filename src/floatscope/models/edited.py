@@ -13,7 +13,7 @@ from floatscope.canvas import MASKED, Prompt
 from floatscope.decoding.steps import Batch, Sampler
 from floatscope.errors import UserError
 from floatscope.models.model import Model
-from floatscope.probe.attention import Geometry, Probe, probing
+from floatscope.probe.attention import Geometry, Listener, Probe, probing
 from floatscope.probe.editing import Editor, plain_layout
 from floatscope.probe.edits import Edit
 from floatscope.probe.kernel import LayerStatistics, Workspace
@@ -58,9 +58,10 @@ class EditedModel:
         if not conditional:
             return self.model.score(batch, columns, conditional)
         self._index += 1
-        begin(self.editors, self.model, batch, columns, self._index)
-        places = [torch.arange(batch.tokens.shape[1] - pad) for pad in batch.pads.tolist()]
-        layouts = [plain_layout(place, place) for place in places]
+        rows = self.model.rows(columns, batch.pads) - batch.pads[:, None]
+        for editor, state, own in zip(self.editors, batch.state, rows, strict=False):  # there may be none at all
+            editor.begin(self._index, len(editor.sets["open"]), state == MASKED, own.unique())
+        layouts = self.layouts(batch, rows)
         if self._index == 0 and any(editor.needs_pass for editor in self.editors):
             with watching(self.editors), probing(self._probe(batch.pads, layouts)):
                 self.model.forward(batch.tokens, batch.pads, columns[:, :1])
@@ -83,20 +84,22 @@ class EditedModel:
         with probing(self._probe(pads, layouts)):
             return self.model.extend(tokens, pads, cache)
 
-    def _probe(self, pads: Tensor, layouts: Sequence[Layout]) -> Probe:
-        picks = any(not editor.hides_only for editor in self.editors)
+    def layouts(self, batch: Batch, rows: Tensor) -> list[Layout | None]:
+        """What is counted of each sample in a step of denoising; `rows` [B, N] may fill a slot."""
+        places = [torch.arange(batch.tokens.shape[1] - pad) for pad in batch.pads.tolist()]
+        return [plain_layout(place, place) for place in places]
 
-        def see(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
-            self.editors[sample].see(layer, statistics, geometry)
+    def listener(self) -> Listener | None:
+        """Who is told: the editors, where one picks by what it sees."""
+        return self.see if any(not editor.hides_only for editor in self.editors) else None
 
-        return Probe(pads.tolist(), layouts, see if picks else None, self.model.layers, self._workspace, self.editors)
+    def see(self, layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
+        """One layer of one sample came by."""
+        self.editors[sample].see(layer, statistics, geometry)
 
-
-def begin(editors: Sequence[Editor], model: Model, batch: Batch, columns: Tensor, step: int) -> None:
-    """A step of denoising: tell every Editor what its slots are and which rows may fill one."""
-    rows = model.rows(columns, batch.pads) - batch.pads[:, None]
-    for editor, state, own in zip(editors, batch.state, rows, strict=True):
-        editor.begin(step, len(editor.sets["open"]), state == MASKED, own.unique())
+    def _probe(self, pads: Tensor, layouts: Sequence[Layout | None]) -> Probe:
+        layers, workspace = self.model.layers, self._workspace
+        return Probe(pads.tolist(), layouts, self.listener(), layers, workspace, self.editors)
 
 
 @contextmanager
