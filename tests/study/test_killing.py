@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from floatscope.errors import UserError
+from floatscope.study.analyses import missing_analyses, read_analyses
 from floatscope.study.plan import Curve, ModelPlan, TaskPlan, write_study
 from floatscope.study.running import run_study
 from tests.study.killing import PATIENCE, begun, run_and_log
@@ -100,11 +103,16 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
-@pytest.mark.parametrize("during", ["units", "analyses"])
-def test_workers_end_with_the_process_that_started_them(tmp_path, during):
+@pytest.mark.parametrize(
+    ("during", "end"), [("units", signal.SIGKILL), ("analyses", signal.SIGKILL), ("analyses", signal.SIGTERM)]
+)
+def test_workers_end_with_the_process_that_started_them(tmp_path, during, end):
     """However it ends: a kill cannot be caught."""
     study = small_study(
-        workers=2, batch=1, limit=40, analyses=("drift", "flow", "anchors") if during == "analyses" else ()
+        workers=2,
+        batch=1,
+        limit=40 if during == "units" else 5,
+        analyses=("drift", "flow", "anchors") if during == "analyses" else (),
     )
     (tmp_path / "study.toml").write_text(write_study(study))
     command = [sys.executable, "-m", "floatscope.cli", "study", tmp_path / "study.toml", "--out", tmp_path / "run"]
@@ -117,7 +125,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, during):
         workers = [pid for pid in found if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         time.sleep(0.05)
     time.sleep(1.0)  # at work
-    driver.kill()
+    driver.send_signal(end)
     driver.wait()
     assert len(workers) == 2
     deadline = time.monotonic() + 10
@@ -132,3 +140,24 @@ def alive(pid: str) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.slow
+def test_an_analysis_whose_worker_is_killed_ends_in_a_sentence_and_can_be_made_again(tmp_path):
+    study = small_study(workers=2, analyses=("drift", "flow"))
+    run_study(replace(study, analyses=(), workers=1), tmp_path)
+
+    def kill_workers(what, done, total):
+        if what == "analyses":
+            threading.Thread(target=end_children).start()
+
+    def end_children():
+        while not multiprocessing.active_children():
+            time.sleep(0.01)
+        for child in multiprocessing.active_children():
+            child.kill()
+
+    with pytest.raises(UserError, match="A worker process ended before its analysis was done"):
+        run_study(study, tmp_path, notify=kill_workers)
+    run = run_study(study, tmp_path).run
+    assert missing_analyses(run) == {} and list(read_analyses(run)) == ["drift", "flow"]

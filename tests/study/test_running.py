@@ -310,6 +310,30 @@ def test_a_run_of_an_older_version_is_read_and_taken_up(tmp_path):
     assert run_study(study, tmp_path / "run").done_now == 0
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        None, "", "{", "[]", '{"units": "x"}', '{"units": null}', '{"models": {"twin-arm": 5}}', '{"tasks": []}',
+        '{"tasks": {"rag": {"sha256": 7}}}', '{"templates": {"default": {"sha256": {"The text": 1}}}}',
+    ],
+)  # fmt: skip
+def test_a_manifest_that_is_damaged_or_gone_is_told_and_the_run_is_not_gone_on_with(outcome, tmp_path, text):
+    """It holds the hashes of what the run was made of: without them two studies could be mixed."""
+    import shutil
+
+    folder = tmp_path / "run"
+    shutil.copytree(outcome.run.folder, folder)
+    if text is None:
+        (folder / "manifest.json").unlink()
+        assert Run(folder).unfinished.startswith("manifest.json of this run is gone")
+    else:
+        (folder / "manifest.json").write_text(text)
+        with pytest.raises(UserError, match=r"manifest\.json is damaged \(.*\): put back what was there"):
+            Run(folder).manifest  # noqa: B018
+    with pytest.raises(UserError, match=r"manifest\.json is (damaged|gone).*another folder"):
+        run_study(outcome.run.study, folder)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may write everywhere")
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
     tmp_path.chmod(0o500)

@@ -56,6 +56,8 @@ def run_study(
         tasks = [load_task(study, plan) for plan in study.tasks]
         jobs = plan_jobs(study, tasks)
         manifest = describe_run(study, {task.plan.name: task.about for task in tasks}, len(jobs))
+        if (folder / STUDY_FILE).is_file() and not (folder / MANIFEST).is_file() and store.done():
+            raise UserError(f"{folder / MANIFEST} is gone, which says what the run was made of: give another folder.")
         before = read_manifest(folder)
         for part in ("tasks", "templates"):
             refuse_changes(before, manifest, part)

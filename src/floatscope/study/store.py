@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from floatscope import __version__
 from floatscope.errors import UserError
@@ -277,6 +277,8 @@ class Run:
     @property
     def unfinished(self) -> str:
         """A sentence that says how many units are still to be run, or nothing."""
+        if not (self.folder / MANIFEST).is_file():
+            return f"{MANIFEST} of this run is gone, so that nobody knows how many units are still to be run."
         done, planned = self.results().height, self.manifest.get("units", 0)
         if done >= planned:
             return ""
@@ -345,13 +347,33 @@ def describe_run(study: Study, tasks: Mapping[str, Mapping[str, Any]], units: in
     }
 
 
+class _Hashed(TypedDict, total=False):
+    sha256: dict[str, str] | str
+    """By what it is of; runs of the first version have one for all."""
+
+
+class _Manifest(TypedDict, total=False):
+    """What is read again of a manifest; the rest is for people."""
+
+    units: int
+    models: dict[str, _Hashed]
+    tasks: dict[str, _Hashed]
+    templates: dict[str, _Hashed]
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a run, empty where there is none yet."""
+    import msgspec
+
     path = folder / MANIFEST
     try:
-        return read_json(path) if path.exists() else {}
-    except UserError as error:
-        raise UserError(f"{error} Remove it, and run again.") from error
+        found = read_json(path) if path.exists() else {}
+        msgspec.convert(found, _Manifest)
+    except (UserError, msgspec.ValidationError) as error:
+        raise UserError(
+            f"{path} is damaged ({str(error).rstrip('.')}): put back what was there, or give another folder."
+        ) from error
+    return found
 
 
 def refuse_changes(old: Mapping[str, Any], new: Mapping[str, Any], part: str) -> None:
