@@ -38,9 +38,12 @@ def test_a_new_file_has_the_rights_that_the_umask_gives(tmp_path):
 
 def test_what_cannot_be_written_is_one_sentence(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for place in ("nowhere/a", "pipe", "x" * 300, "."):
+    for place in ("nowhere/a", "pipe", "x" * 300, ".", "a\0b", "\ud800"):
         with pytest.raises(UserError, match="cannot be written"):
             replace_text(tmp_path / place, "x")
+    for place in ("nowhere", "x" * 300, "a\0b", "\ud800"):
+        with pytest.raises(UserError, match="cannot be read"):
+            file_hash(tmp_path / place)
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     with (
         pytest.raises(UserError, match=r"a cannot be written \(No space left on device\): check"),

@@ -26,6 +26,8 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         registry.named("aple")
     assert str(caught.value) == "There is no fruit 'aple': did you mean 'apple'? Known are pear, apple."
     assert did_you_mean("zzz", ["pear"]) == "Known are pear"
+    with pytest.raises(UserError, match=r"There is no fruit \['pear'\]"):  # as a file may have it
+        registry.named(["pear"])  # pyright: ignore[reportArgumentType]
 
 
 def test_lazy_objects() -> None:

@@ -9,7 +9,7 @@ import re
 import secrets
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +90,11 @@ def writable(path: str | Path) -> Path:
     """The path, if a file can be put there; renaming over a device or a pipe would remove it from the system."""
     path = Path(path)
     try:
+        with suppress(FileNotFoundError):
+            os.lstat(path)  # refuses what can be no path
         possible = path.parent.is_dir() and (path.is_file() or not os.path.lexists(path))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be written ({error}): name a file in an existing folder.") from error
+        raise UserError(f"{str(path)!r} cannot be written ({error}): name a file in an existing folder.") from error
     if not possible:
         raise UserError(f"{path} cannot be written: name a file in an existing folder.")
     return path
@@ -132,5 +134,5 @@ def file_hash(path: Path) -> str:
             return blob
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{str(path)!r} cannot be read: {getattr(error, 'strerror', error)}.") from error

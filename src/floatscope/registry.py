@@ -47,6 +47,10 @@ class Registry(Mapping[str, Row], Generic[Row]):
             raise UserError(f"There is no {self.kind} {name!r}: {did_you_mean(str(name), self)}.")
         return self[name]
 
+    def __contains__(self, name: object) -> bool:
+        run_extensions()
+        return isinstance(name, str) and name in self._rows
+
     def __getitem__(self, name: str) -> Row:
         run_extensions()
         return self._rows[name]

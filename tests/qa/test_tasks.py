@@ -145,6 +145,7 @@ def test_wrong_records_are_raised_or_kept_as_skipped(tmp_path):
     [
         ("world:twohops", {}, "Unknown kind"),
         ("world:rag:many", {}, "world:KIND:DOCUMENTS"),
+        (f"world:rag:{'9' * 5000}", {}, "world:KIND:DOCUMENTS"),
         ("world:rag:30", {}, "at most 24"),
         ("world", {"retrieve": 3}, "its own documents"),
         ("world", {"limit": 0}, "at least one"),

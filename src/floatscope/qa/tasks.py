@@ -3,6 +3,7 @@
 A source is a file in one of the readers' shapes, "hf:NAME" (a dataset of the hub), or "world[:KIND[:DOCUMENTS]]".
 """
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -81,7 +82,7 @@ def _world_task(source: str, limit: int | None, seed: int, corpus: str | Path | 
         raise UserError("The world brings its own documents: leave out the corpus and the retrieval for it.")
     _, kind, count = (*source.split(":", 2), "", "")[:3]
     kind = kind or "rag"
-    if count and not count.isdecimal():
+    if count and not re.fullmatch("[0-9]{1,9}", count):
         raise UserError(f"{source!r} cannot be read at {count!r}: write world:KIND:DOCUMENTS, such as world:rag:10.")
     takes_documents = kind not in KINDS or KINDS[kind].least > 0
     documents = int(count) if count else WORLD_DOCUMENTS * takes_documents
