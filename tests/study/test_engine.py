@@ -9,7 +9,9 @@ import pytest
 
 import floatscope as fs
 from floatscope.errors import UserError
+from floatscope.qa.stressors import STRESSORS, Axis, Condition, Stressor
 from floatscope.study import answering, engine
+from floatscope.study.checking import check_study
 from floatscope.study.engine import Loading, Size, batches
 from floatscope.study.plan import Curve, ModelPlan, TaskPlan
 from floatscope.study.running import run_study
@@ -140,6 +142,33 @@ def test_a_batch_that_fails_is_run_one_by_one_and_only_the_wrong_sample_fails():
     assert [row.unit for row in rows] == [job.unit for job in jobs]
     assert (rows[0], rows[2]) == (alone[0], alone[2]) and rows[0].prediction
     assert rows[1].error and "1000000" in rows[1].error and rows[1].prediction is None and rows[1].scores == {}
+
+
+def test_a_condition_sets_the_sampler_of_models_that_have_the_setting(tmp_path, monkeypatch, begun):
+    """An order as a condition: commits go that way, batches are of one order, and an ARM answers in its own."""
+    orders = ("left-to-right", "right-to-left")
+    row = Stressor(
+        "way", "Orders of commits", "left-to-right",
+        lambda values, _: tuple(
+            Condition(f"way/{order}", "way", {"way": order}, stream="way", sampler={"order": order}) for order in orders
+        ),
+        {"way": str}, Axis("way", "order"),
+    )  # fmt: skip
+    monkeypatch.setitem(STRESSORS._rows, "way", row)
+    study = one_model(
+        models=(ModelPlan("twin-llada"), ModelPlan("twin-arm")), conditions=(Curve("way", "all", traces=1),), limit=2
+    )
+    run = run_study(study, tmp_path).run
+    assert {len({unit.condition for unit in batch if unit.condition.startswith("way")}) for batch in begun} == {0, 1}
+    steps = {
+        (path.stem.split("-rag-")[0], order): fs.Trace.load(path).commit_step.tolist()
+        for order in orders
+        for path in run.traces(condition=f"way/{order}")
+    }
+    assert steps["twin-llada", "left-to-right"] == [0, 1, 2, 3] and steps["twin-llada", "right-to-left"] == [3, 2, 1, 0]
+    first, second = (steps["twin-arm", order] for order in orders)
+    assert first == second == list(range(len(first)))  # it may have ended early
+    assert check_study(study)[0].lacks == ""
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ A sample that fails becomes a row with its error. Which jobs make a batch, and w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,10 +75,20 @@ def choose_template(study: Study, model: Model, jobs: Sequence[Job]) -> Template
     return template
 
 
-def build_sampler(study: Study, plan: ModelPlan, family: Family, slots: int) -> Sampler:
-    """The family's way to fill slots, with the settings of the model's plan; a mistake in them stops the run."""
+def build_sampler(
+    study: Study, plan: ModelPlan, family: Family, slots: int, of_condition: Mapping[str, Any] | None = None
+) -> Sampler:
+    """The family's way to fill slots, with the settings of the model's plan; a mistake in them stops the run.
+
+    of_condition: settings that a condition is about. A sampler that does not have them stays as it is: an ARM, asked
+    for another order, answers in its own.
+    """
     try:
-        return family.make_sampler({"steps": study.steps_for(slots)}, **{**plan.sampler, "length": slots})
+        sampler = family.make_sampler({"steps": study.steps_for(slots)}, **{**plan.sampler, "length": slots})
+        had = {part.name for part in dataclasses.fields(sampler)}
+        return dataclasses.replace(
+            sampler, **{name: value for name, value in (of_condition or {}).items() if name in had}
+        )
     except UserError as error:
         raise UserError(f"The model {plan.name!r} with {slots} slots: {error}") from error
 

@@ -75,8 +75,8 @@ def _check_model(study: Study, plan: ModelPlan) -> None:
             raise UserError(f"{len(shards)} of its weight files are missing, such as {shards[0]}")
     if family is not None:
         cells = [cell for task in study.tasks for cell in study.cells(task)]
-        for slots in sorted({cell.condition.slots or study.slots for cell in cells}):
-            build_sampler(study, plan, family, slots)
+        for condition in (cell.condition for cell in cells):
+            build_sampler(study, plan, family, condition.slots or study.slots, condition.sampler)
     if plan.device is not None and plan.device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"the device {plan.device} is not available on this machine")
 
@@ -146,8 +146,8 @@ def _estimate_loading(study: Study, loading: Loading) -> Estimate:
     seconds = time.perf_counter() - started
     for (_, slots, _), group in groupby(planned, key=lambda batch: batch[0].kind):
         alike = list(group)
-        sampler = build_sampler(study, loading.plan, model.family, slots)
         middle = alike[len(alike) // 2]
+        sampler = build_sampler(study, loading.plan, model.family, slots, middle[0].job.condition.sampler)
         prepared = [prepare(study, model, template, size.job) for size in middle]
         answer(study, model, sampler, prepared[:1])  # the first call of a kind pays for things that later ones find
         before = time.perf_counter()

@@ -168,8 +168,11 @@ def _run_loading(
             "them as unknown: is this its tokenizer, and is the text in its language?",
             stacklevel=2,
         )
-    slots = {size.slots for size in sizes}
-    samplers = {number: build_sampler(study, loading.plan, model.family, number) for number in slots}
+    alike = {(size.slots, size.job.way): size.job.condition.sampler for size in sizes}
+    samplers = {
+        (slots, way): build_sampler(study, loading.plan, model.family, slots, settings)
+        for (slots, way), settings in alike.items()
+    }
     planned = batches(sizes, study.batch)
     random.Random(study.seed).shuffle(planned)  # a run that is stopped has no more short prompts than long ones
     for batch in planned[first::stride]:
@@ -177,7 +180,7 @@ def _run_loading(
         if not jobs:
             continue
         todo = [built.pop(job.unit, None) or prepare(study, model, template, job) for job in jobs]
-        answers = answer(study, model, samplers[todo[0].slots], todo)
+        answers = answer(study, model, samplers[batch[0].slots, batch[0].job.way], todo)
         for row, trace in answers:
             if trace is not None and row.trace is not None:
                 trace.save(folder / row.trace)
@@ -194,7 +197,7 @@ class Size:
 
     @property
     def kind(self) -> tuple[bool, int, str]:
-        return self.job.traced, self.slots, edits_kind(self.job)
+        return self.job.traced, self.slots, self.job.way
 
 
 def size_of(prepared: Prepared) -> Size:
@@ -202,14 +205,9 @@ def size_of(prepared: Prepared) -> Size:
     return Size(prepared.job, prepared.slots, len(prepared.prompt.ids) if prepared.prompt is not None else 0)
 
 
-def edits_kind(job: Job) -> str:
-    """Edits that differ are run apart; the condition's name where it has any."""
-    return job.condition.name if job.condition.edits else ""
-
-
 def batch_count(study: Study, jobs: Iterable[Job]) -> int:
     """How many batches jobs make, which their lengths do not change."""
-    kinds = Counter((job.traced, job.condition.slots or study.slots, edits_kind(job)) for job in jobs)
+    kinds = Counter((job.traced, job.condition.slots or study.slots, job.way) for job in jobs)
     return sum(-(-count // study.batch) for count in kinds.values())
 
 

@@ -83,6 +83,12 @@ class Job:
     """The sample's place in its task."""
     traced: bool
 
+    @property
+    def way(self) -> str:
+        """How its condition has the slots filled, where it says: jobs that differ in it are not run together."""
+        condition = self.condition
+        return repr((dict(condition.sampler), condition.edits)) if condition.sampler or condition.edits else ""
+
 
 def plan_jobs(study: Study, tasks: Sequence[LoadedTask]) -> list[Job]:
     """The full plan: guesses, then each model's units with its null queries, then its untrained passes."""
