@@ -57,6 +57,7 @@ def compare(model, trace):
     masked = np.zeros_like(trace.masked) if arm else trace.masked
     for step, layers in enumerate(layers_of_step):
         rows = trace.slots[0] + step if arm else len(trace.canvas)
+        assert trace.computed[step].tolist() == [0, rows]
         for number, layer in enumerate(layers):
             for name, expected in expected_step(trace, layer, rows, masked[step]).items():
                 if name == "group_rows":
@@ -204,6 +205,27 @@ def test_a_batch_gives_each_sample_what_it_gets_alone(name):
         assert alone.canvas.tolist() == together.canvas.tolist()
         for array, values in alone.arrays.items():
             close(together.arrays[array], values, array)
+
+
+@pytest.mark.parametrize("name", ["llada", "llama"])
+def test_each_trace_has_the_seed_of_its_sample(name):
+    """And is what that seed gives, whatever its place."""
+    model = tiny_model(name)
+    sampler = model.sampler(length=4, temperature=2.0, seed=3)
+    own = fs.trace(model, [[5, 6, 7]] * 3, sampler, seeds=[8, 9, 8])
+    assert [trace.seed for trace in own] == [8, 9, 8]
+    assert own[0].canvas.tolist() == own[2].canvas.tolist() != own[1].canvas.tolist()
+    assert fs.trace(model, [5, 6, 7], sampler).seed == 3
+
+
+def test_an_edit_counts_the_steps_and_not_the_passes_of_guidance():
+    model, ids = tiny_model("llada"), list(range(10, 22))
+    sampler = fs.LLaDASampler(steps=3, length=3, cfg=1.0)
+    plain, edited = (
+        fs.trace(model, ids, sampler, edits=edits) for edits in ((), [fs.Edit("block", keys="4", steps="1")])
+    )
+    assert np.array_equal(plain.received[0], edited.received[0])
+    assert (edited.received[:, :, 4] == 0).all(axis=1).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("name", ["llada", "llama"])

@@ -345,6 +345,13 @@ def test_sentences_are_runs_of_tokens_that_say_them(name):
         assert letters == [c for c in text.lower() if c.isalnum()] or "[UNK]" in told or "<unk>" in told
 
 
+def test_a_blank_between_two_sentences_ends_the_first():
+    documents = [Document("", "Ada fell. Bob rose!  \nCy left.", gold=True)]
+    prompt = build_prompt(TOKENIZERS["bpe"], "Who fell?", documents, raw=True)
+    said = [TOKENIZERS["bpe"].decode(prompt.ids[span.start : span.stop]) for span in prompt.sentences]
+    assert said == ["Ada fell. ", "Bob rose!  \n", "Cy left."]
+
+
 def test_a_canvas_has_its_slots_between_two_texts():
     tokenizer = make_tokenizer()
     words = [token for token in tokenizer.get_vocab() if token.isalpha()][:3]
