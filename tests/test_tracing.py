@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import floatscope as fs
 from floatscope.canvas import Prompt, Region, regions_from_labels
+from tests.decoding.test_events import Noisy
 from tests.plain_attention import canvas_at, column_sets, expected_geometry, expected_step, watch
 from tests.tiny_models import MASK, MODELS, tiny_model
 
@@ -262,6 +263,12 @@ def test_shapes_that_go_in_decide_what_comes_out():
     assert len(fs.trace(model, [ids.tolist()], sampler)) == 1
 
 
+def test_the_bos_token_of_bare_ids_is_its_own_region():
+    for name in ("llama", "llada"):
+        assert fs.trace(tiny_model(name), [1, 5, 6], sampler_for(name)).region_labels == ("bos", "query", "answer")
+        assert fs.trace(tiny_model(name), [5, 1, 6], sampler_for(name)).region_labels == ("query", "answer")
+
+
 def test_steps_are_seen_as_they_are_made():
     seen = []
     fs.trace(tiny_model("llada"), [5, 6, 7], fs.LLaDASampler(steps=4, length=4), on_step=seen.append)
@@ -479,3 +486,29 @@ def test_the_road_from_trace_to_the_kernel_has_as_many_functions_as_the_design_s
     told = re.search(r"One road of (\d+) functions", page)
     assert told is not None
     assert {len(frames) + 1 for frames in found} == {int(told[1])}, [frame.name for frame in found[0]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Wavering(Noisy):
+    """The toy that commits all, revises and renoises, and stops a step after nothing is masked."""
+
+    def step_bounds(self, first_slot, family_block):
+        return 4, 4
+
+
+@pytest.mark.parametrize("name", ["llada", "dream"])
+def test_tokens_that_are_revised_and_withdrawn_are_traced(name):
+    """Every forward is a step of the trace, also those that no masked slot is left for."""
+    model = tiny_model(name)
+    for trace in fs.trace(model, [[5, 6], [7, 8, 9]], Wavering(), keep="heads"):
+        assert trace.steps == 4 and trace.state.tolist() == [[0, 0, 0], [1, 1, 1], [0, 1, 1], [1, 1, 1]]
+        assert trace.tokens.tolist() == [[MASK] * 3, [1, 1, 1], [2, 2, 2], [3, 2, 2]]
+        assert trace.commit_step.tolist() == [2, 0, 0]
+        for step in range(4):
+            canvas = trace.canvas.copy()
+            canvas[trace.slots] = trace.tokens[step]
+            for number, layer in enumerate(watch(model, canvas)):
+                expected = expected_step(trace, layer, len(canvas), trace.masked[step])
+                close(trace.received[step, number], expected["received"], "received")
+                close(trace.head_attention[step, number], expected["head_attention"], "head_attention")
+                assert trace.group_rows[step].tolist() == expected["group_rows"].tolist()

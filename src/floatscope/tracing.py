@@ -200,9 +200,11 @@ class DenoisingTap(EditedModel):
 
     def layouts(self, batch: Batch, rows: Tensor) -> list[Layout | None]:
         """A new step of every sample that has one."""
+        masked = batch.state == MASKED  # [B, A]
+        active = masked.any(1) if batch.active is None else batch.active
         return [
-            recorder.start(masked, own.unique()) if bool(masked.any()) else None
-            for recorder, masked, own in zip(self.recorders, batch.state == MASKED, rows, strict=True)
+            recorder.start(own, open_rows.unique()) if goes else None
+            for recorder, own, open_rows, goes in zip(self.recorders, masked, rows, active.tolist(), strict=True)
         ]
 
     def listener(self) -> Listener:

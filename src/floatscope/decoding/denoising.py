@@ -73,6 +73,8 @@ def denoise(
         going = [not filling.done(index, state) for filling, state in zip(fillings, batch.state, strict=True)]
         if not any(going):
             return
+        active = torch.tensor(going, device=batch.tokens.device)
+        batch = replace(batch, active=active)
         open_slots = [
             filling.open_slots(index, state) if goes else state.new_zeros(0, dtype=torch.int64)
             for filling, state, goes in zip(fillings, batch.state, going, strict=True)
@@ -104,7 +106,7 @@ def denoise(
             tokens[sample, slots[moved]] = proposal.tokens.to(tokens.device)[moved]
             state[sample, slots[moved]] = torch.where(commits[moved], COMMITTED, MASKED).to(state.dtype)
             confidence[sample, slots[commits]] = proposal.confidence.to(tokens.device, torch.float32)[commits]
-        yield Step(index, batch, tokens, state, confidence, torch.tensor(going, device=tokens.device))
+        yield Step(index, batch, tokens, state, confidence, active)
         batch = batch.after(tokens, state)
 
 

@@ -32,6 +32,8 @@ class Batch:
     """uint8 [B, A]: MASKED or COMMITTED; what a slot is, whatever token it holds."""
     seeds: tuple[int, ...]
     """One per sample."""
+    active: Tensor | None = None
+    """bool [B]: samples that still have something to do; None: those with a masked slot."""
     answers: Tensor | None = None
     """int64 [B, A]: the tokens that the slots take, whatever the model would choose (a replay); None: it chooses."""
 
