@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -136,9 +137,9 @@ class WorldStream(Stream):
     def _passage(self, draw: Draw) -> Example:
         """Notes and their account, before or after them, with a gap of whole sentences anywhere in it.
 
-        Each sentence of the gap is masked by a ratio of its own. In half of the passages only the names that sentences
-        end with are left out; they are answers where the notes that hold them come before. Eos follow a gap at the end
-        of the text, as slots may be left there.
+        Each sentence of the gap is masked by a ratio of its own. In half of the passages only one name of each sentence
+        is left out; it is an answer where the notes that hold it come before. Eos follow a gap at the end of the text,
+        as slots may be left there.
         """
         rng = draw.rng
         story = draw.story(rng.randint(1, MAX_FACTS + 2))
@@ -149,15 +150,14 @@ class WorldStream(Stream):
         example = Example()
         example.add([BOS_ID, *(notes + line if notes_first else [])], TEXT)
         for number, fact in enumerate(story):
-            sentence, size = self._encode(fact.plain).ids, len(self._encode(fact.object.name).ids)
-            if not start <= number < stop:
-                example.add(sentence, TEXT)
-                continue
-            role = FIRST if notes_first and names_only else GAP  # with its sentence masked, a name cannot be known
-            others = (TEXT, -1) if names_only else (GAP, number)
-            example.add(sentence[: -size - 1], *others)
-            self._name(example, sentence[-size - 1 : -1], fact.object, role, number)
-            example.add(sentence[-1:], *others)
+            inside, left_out = start <= number < stop, rng.choice(("{s}", "{o}"))
+            for part in re.split(r"({[so]})", fact.relation.statements[0]):
+                entity = {"{s}": fact.subject, "{o}": fact.object}.get(part)
+                ids = self._encode(part if entity is None else entity.name).ids
+                if not inside or (names_only and part != left_out):
+                    example.add(ids, TEXT)
+                else:  # with its whole sentence masked, a name cannot be known and is no answer
+                    self._name(example, ids, entity, FIRST if names_only and notes_first else GAP, number)
         if not notes_first:
             example.add(line + notes, TEXT)
         elif stop == len(story) and not names_only:

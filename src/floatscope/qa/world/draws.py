@@ -112,8 +112,12 @@ class Draw:
         return facts
 
     def notes(self, facts: Sequence[Fact]) -> str:
-        """The facts one after the other, in any words, with fillers among them."""
-        return " ".join(self.document(fact).text for fact in facts)
+        """An entry for each fact: its subject as the headword, perhaps a filler, and the fact in any words."""
+        sentences = []
+        for fact in facts:
+            fillers = self.rng.sample(FILLERS, self.rng.randint(0, 1))
+            sentences += [f"{fact.subject.name}.", *fillers, fact.stated(self.rng.choice(fact.relation.statements))]
+        return " ".join(sentences)
 
     def chain(self, path: Path) -> tuple[Fact, Fact]:
         """Two fresh facts in a row: the first one's object is the second one's subject."""

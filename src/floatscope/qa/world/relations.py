@@ -76,7 +76,7 @@ class Fact:
 
     @property
     def plain(self) -> str:
-        """The fact in its plainest words, which end with its object."""
+        """The fact in its plainest words."""
         return self.stated(self.relation.statements[0])
 
     def stated(self, statement: str) -> str:
