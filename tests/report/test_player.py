@@ -22,7 +22,7 @@ def decoded(step: dict, layers: int) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["mdm", "arm"])
 def test_a_run_holds_the_values_and_anchors_of_the_trace(kind):
-    trace = to_trace(full_run(kind=kind))
+    trace = dataclasses.replace(to_trace(full_run(kind=kind)), confidence=np.array([0.123456, 0.25, 0.5, 1.0]))
     run = player.run_data(trace, "zscore(1)")
     anchors = detect(trace, "zscore(1)")
     assert len(run["steps"]) == trace.steps and anchors.any()
@@ -34,6 +34,8 @@ def test_a_run_holds_the_values_and_anchors_of_the_trace(kind):
     assert run["commit_step"] == trace.commit_step.tolist() and run["slots"] == trace.slots.tolist()
     assert run["kind"] == kind and run["tokens"][1] == "Question" and run["tokens"][4] == "↵"
     assert run["special"][0] == 0  # <s>
+    assert (run["gold"], run["marked"]) == (["doc 2"], [10])  # as full_run has them: evidence at 9 and 10, answer at 10
+    assert run["confidence"] == [0.1235, 0.25, 0.5, 1.0]
 
 
 def test_a_confidence_that_was_not_kept_is_null():
@@ -53,6 +55,8 @@ def test_nothing_received_is_zero():
         (["Ġfound", "er", "Ċ", "."], ["found", "er", "↵", "."], [1, 2, 3], []),
         (["<bos>", "Who", "?", ""], ["<bos>", "Who", "?", ""], [2], [0]),
         (["found", "##er", " "], ["found", "er", "␣"], [1], []),
+        (["Ġa", "<eos>", "<eos>", "Ġb"], ["a", "<eos>", "<eos>", "b"], [], [1, 2]),
+        (["a", ")", "(", "%", "’", "?!", "-"], ["a", ")", "(", "%", "’", "?!", "-"], [1, 3, 4, 5], []),
     ],
 )
 def test_texts_as_they_are_shown(texts, shown, glued, special):
