@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 import floatscope as fs
+from floatscope.live.examples import sample_groups
 from floatscope.live.server import LiveServer
 from floatscope.qa.world import World
 from tests.browser.conftest import Opener, eventually
@@ -157,6 +158,21 @@ def test_a_text_with_a_gap_is_filled_where_the_gap_is(server, page, open_live):
     eventually(page.locator(".fs-panel .fs-word").all_inner_texts, equals=words)
     slots = page.locator(".fs-panel .fs-slot").evaluate_all("all => all.map(slot => Number(slot.dataset.token))")
     assert slots == trace.slots.tolist() == [4, 5, 6, 7]
+
+
+def test_a_passage_brings_its_slots_and_leaves_the_arm_out(server, page):
+    groups = page.locator("#samples optgroup")
+    page.locator("#other").select_option("twin-arm")
+    page.locator("#samples").select_option(index=page.locator("#samples option").count() - 1)
+    expect(groups.last).to_have_attribute("label", "What stood before these notes")
+    sample = sample_groups(SAMPLERS)[-1]["samples"][-1]
+    expect(page.locator("#question")).to_have_value(sample["question"])
+    expect(page.locator("#slots")).to_have_value(str(sample["slots"]))
+    expect(page.locator("#steps")).to_have_value(str(sample["slots"]))
+    expect(page.locator("#other")).to_have_value("")
+    denoise(page, "twin-llada")
+    expect(page.locator(".fs-label")).to_have_text(["answer", "text after"])
+    expect(page.locator(".fs-panel .fs-slot")).to_have_count(sample["slots"])
 
 
 def test_steps_can_be_gone_back_to(server, page):

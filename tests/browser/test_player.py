@@ -62,6 +62,11 @@ DOCUMENTS = {
                 ["query", 8, 10], ["answer", 10, 12]],
     "gold": ["doc 2"], "marked": [5], "slots": [10, 11], "commit_step": [0, 1], "confidence": [0.5, 0.25],
 }  # fmt: skip
+ONE_STEP = made_run(
+    np.array([[[0.1, 0.2], [0.1, 0.4], [0.3, 0.1]]]), {}, tokens=["a", "b"],
+    regions=[["query", 0, 1], ["answer", 1, 2]],
+    slots=[1], commit_step=[0], confidence=[1],
+)  # fmt: skip
 SHALLOW, DEEP = numbers(2, 3, 12, 1), numbers(2, 5, 12, 2)
 SAMPLES = [
     {"id": "g", "condition": "left", "question": "a gap", "answers": ["Ida Ritter"], "runs": [GAP]},
@@ -75,6 +80,7 @@ SAMPLES = [
             made_run(SHALLOW, {(1, 1): [5]}, **DOCUMENTS, correct=True),
         ],
     },
+    {"id": "o", "condition": "left", "question": "one step", "answers": [], "runs": [ONE_STEP]},
 ]
 
 
@@ -118,11 +124,11 @@ def boxes(page, panel: int = 0) -> list[tuple[str, str]]:
 
 def test_samples_of_several_conditions_are_told_apart(page):
     options = page.locator(".fs-sample option")
-    expect(options).to_have_text(["1 of 2: a gap (left)", "2 of 2: Who? (documents/2)"])
+    expect(options).to_have_text(["1 of 3: a gap (left)", "2 of 3: Who? (documents/2)", "3 of 3: one step (left)"])
     page.evaluate("() => { player.samples.forEach((sample) => { sample.condition = 'one'; }); player.openSample(0); }")
-    expect(options).to_have_text(["1 of 2: a gap", "2 of 2: Who?"])
+    expect(options).to_have_text(["1 of 3: a gap", "2 of 3: Who?", "3 of 3: one step"])
     page.evaluate(
-        "() => { player.samples.forEach((sample, n) => { sample.condition = ['left', 'documents/2'][n]; }); }"
+        "() => { player.samples.forEach((sample, n) => { sample.condition = ['left', 'documents/2', 'left'][n]; }); }"
     )
 
 
@@ -130,6 +136,11 @@ def test_it_opens_where_the_anchors_of_first_and_last_step_differ_most(opened):
     assert opened.evaluate("[player.sample, player.layer]") == [0, 2]
     assert opened.evaluate("player.tellingLayer()") == 2
     assert opened.evaluate("[0, 1, 2].map(layer => player.run(0).turnover(layer))") == [0, pytest.approx(2 / 3), 1]
+
+
+def test_where_nothing_moves_it_opens_where_most_is_received(page):
+    page.evaluate("() => { player.models = null; player.openSample(2); }")
+    assert page.evaluate("player.tellingLayer()") == 1
 
 
 def test_slots_in_the_middle_stand_between_the_texts(page):

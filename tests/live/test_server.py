@@ -135,8 +135,11 @@ def test_slots_stand_where_the_text_has_its_gap(server, models, before, after):
 
 def test_an_arm_refuses_a_gap_in_a_sentence(server):
     asked = {"question": "Who {answer} it?", "documents": [], "models": ["twin-arm"]}
-    *_, error = run_job(server, REQUEST | asked)
-    assert error["event"] == "error" and "writes its answer after the prompt" in error["sentence"]
+    *_, error = events = run_job(server, REQUEST | asked)
+    assert error["sentence"].startswith("twin-arm is autoregressive and writes at the end only: put {answer} there")
+    assert [event["event"] for event in events] == ["queued", "error"]  # before anything is drawn
+    *_, finished, done = run_job(server, REQUEST | asked | {"question": "Who founded it ? {answer}"})
+    assert done == {"event": "done"} and finished["data"]["slots"][0] == len(finished["data"]["tokens"]) - 6
 
 
 def test_an_arm_streams_its_tokens_and_ends_with_its_attention(server, models):
@@ -236,6 +239,12 @@ def test_the_page_and_its_files_are_served_with_their_policy(server):
     assert [model["name"] for model in setup["models"]] == list(SAMPLERS)
     assert setup["limits"]["waiting"] == 2
     assert all(group["samples"] for group in setup["samples"])
+    [mirrored] = [group for group in setup["samples"] if group["name"] == "What stood before these notes"]
+    for sample in mirrored["samples"]:  # the twins have a token per word and sign
+        assert sample["question"].startswith("{answer}")
+        assert sample["slots"] == len(
+            server.models["twin-llada"].tokenizer(sample["answers"][0], add_special_tokens=False).input_ids
+        )
 
 
 @pytest.mark.parametrize(

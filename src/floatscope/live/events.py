@@ -17,6 +17,7 @@ from floatscope.analysis.anchors import Field, parse_detector
 from floatscope.canvas import Prompt, document_label
 from floatscope.decoding import Sampler, Step
 from floatscope.decoding.generation import make_batch
+from floatscope.errors import UserError
 from floatscope.live.jobs import Emit
 from floatscope.live.requests import GAP, Request
 from floatscope.models.model import Model
@@ -37,6 +38,10 @@ def denoise(models: Mapping[str, Model], request: Request, emit: Emit) -> None:
         sampler = model.sampler(asked, length=request.slots)
         if GAP in request.question:
             before, _, after = request.question.partition(GAP)
+            if after and model.family.is_arm:
+                raise UserError(
+                    f"{model.name} is autoregressive and writes at the end only: put {GAP} there or choose another."
+                )
             prompt = build_canvas(model, before, request.slots, after)
         else:
             prompt = build_prompt(model, request.question, request.documents, request.answers)

@@ -1,10 +1,12 @@
 """Samples to start from: questions of the twins' world, and for other models a few about the world we live in."""
 
 import json
+import re
 from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
+from floatscope.live.requests import GAP
 from floatscope.models.shipped import UNTRAINED
 from floatscope.qa.samples import Sample
 from floatscope.qa.world import World
@@ -18,6 +20,8 @@ _WORLD = (
     ("The document contradicts what was learnt", "counterfactual", 4),
     ("No document holds the answer", "unanswerable", 4),
     ("From memory, without documents", "closed-stable", 0),
+    ("A gap in a passage", "passages-infill", 5),
+    ("What stood before these notes", "passages-mirrored", 5),
 )
 
 
@@ -37,5 +41,10 @@ def sample_groups(models: Collection[str]) -> list[dict[str, Any]]:
 
 
 def _plain(sample: Sample) -> dict[str, Any]:
+    """A sample as the form has it; a passage with the slots that its gap needs, a slot per word and sign."""
+    if sample.is_passage:
+        slots = len(re.findall(r"\w+|[^\w\s]", sample.answers[0]))
+        text = f"{sample.before}{GAP}{sample.after}"
+        return {"question": text, "answers": list(sample.answers), "documents": [], "slots": slots}
     documents = [asdict(document) for document in sample.documents]
     return {"question": sample.question, "answers": list(sample.answers), "documents": documents}

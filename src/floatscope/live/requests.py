@@ -21,7 +21,7 @@ class Limits:
     title: int = 200
     text: int = 8_000
     answers: int = 8
-    answer: int = 200
+    answer: int = 2_000
     models: int = 2
     slots: int = 128
     steps: int = 256

@@ -50,6 +50,9 @@
     find("documents").replaceChildren();
     sample.documents.forEach(addDocument);
     countDocuments();
+    for (const name of ["slots", "steps"]) find(name).value = sample.slots ?? setup[name];
+    const other = setup.models.find((model) => model.name === find("other").value);
+    if (sample.slots && other?.kind === "arm") find("other").value = ""; // it writes at the end only
   }
 
   function fillForm() {
@@ -68,8 +71,6 @@
     find("other").value = arm ? arm.name : "";
     find("question").maxLength = limits.question;
     for (const name of ["slots", "steps", "seed"]) find(name).max = limits[name];
-    find("slots").value = setup.slots;
-    find("steps").value = setup.steps;
     find("samples").addEventListener("change", () => takeSample(all[Number(find("samples").value)]));
     find("model").addEventListener("change", offerOthers);
     find("add").addEventListener("click", () => addDocument().querySelector(".title").focus());
