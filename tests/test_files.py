@@ -3,11 +3,12 @@
 import hashlib
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
 from floatscope.errors import UserError
-from floatscope.files import file_hash, making_folder, read_json, replace_json, replace_text, replacing
+from floatscope.files import file_hash, making_folder, read_json, read_text, replace_json, replace_text, replacing
 
 
 def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
@@ -65,6 +66,12 @@ def test_folders_are_made_whole_and_the_first_one_stays(tmp_path):
             (made / "file").write_text(text)
             assert text == "first" or (folder / "file").exists()
         assert (folder / "file").read_text() == kept and os.listdir(folder.parent) == ["made"]
+
+
+def test_a_device_is_not_read():
+    """/dev/zero has no end; /dev/null shows the same without filling the memory."""
+    with pytest.raises(UserError, match="is a device: give a file"):
+        read_text(Path("/dev/null"))
 
 
 def test_json_is_an_object_or_a_sentence(tmp_path):

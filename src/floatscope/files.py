@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -100,8 +101,19 @@ def writable(path: str | Path) -> Path:
     return path
 
 
+def refuse_device(path: Path) -> None:
+    """A device such as /dev/zero may have no end, and would be read until the memory is full."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return  # whoever opens it says why it cannot be
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise UserError(f"{path} is a device: give a file.")
+
+
 def read_text(path: Path) -> str:
     """The text of a file."""
+    refuse_device(path)
     try:
         return path.read_text(encoding="utf-8-sig")  # a byte order mark is no text
     except OSError as error:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+from tests.fuzz.damage import change_a_value
 from tests.fuzz.outcomes import Attempt, command
 
 WORDS = (
@@ -85,24 +87,187 @@ def calls(trace: Path, run: Path, study: Path, folder: Path, number: int) -> lis
     ]  # fmt: skip
 
 
+SAMPLE = {
+    "id": "about Ferrox",
+    "question": "Who founded Ferrox Steel?",
+    "answers": ["Ida Ritter"],
+    "documents": [
+        {"title": "Ferrox Steel", "text": "Ferrox Steel was founded by Ida Ritter.", "gold": True},
+        {"title": "Hydrax", "text": "Hydrax was founded by Otto Brandt.", "gold": False},
+    ],
+}
+STUDY = """name = "small"
+description = "A small one."
+seed = 0
+limit = 2
+slots = 4
+steps = 4
+batch = 2
+workers = 1
+traces = 0
+analyses = ["drift"]
+[[models]]
+name = "arm"
+source = "twin-arm"
+dtype = "float32"
+[[tasks]]
+source = "world:rag:3"
+name = "rag"
+limit = 1
+[[conditions]]
+stressor = "documents"
+values = "0,1"
+traces = 1
+[[conditions]]
+stressor = "noise"
+values = "1"
+kinds = ["random"]
+gold = ["kept"]
+[prompt]
+template = "default"
+raw = false
+"""
+FAMILY = """name = "mine"
+base = "causal"
+backbone = "AutoModelForCausalLM"
+visibility = "causal"
+logits = "next"
+mask_id = 5
+eos_ids = [2]
+sampler = { name = "autoregressive", temperature = 0.0 }
+keys = { "^net" = "model." }
+"""
+STRESS = (
+    ["--position", "0,1", "--documents", "2"], ["--noise", "0,2"], ["--noise", "1", "--kind", "topical"],
+    ["--slots", "2,4"], ["--question", "all"], ["--layout", "all"],
+)  # fmt: skip
+TEMPLATE = "{before}\nQ: {question}\n{/before}\n{documents}\n{number}: [{title}. ]{text}\n{/documents}\nAnswer:\n"
+LITERALS = (
+    "nan", "inf", "-inf", "-1", "0", "1", "1.5", "true", "9223372036854775808", "9" * 5000, '""', '"x"', '"../../evil"',
+    '"</script>"', '"\\u0000"', "[]", "[[]]", "[1, 'a']", "['a', 'a']", "{}", "{ a = {} }", "1979-05-27", "''", "[{}]",
+    '"0..999999999999"', '"all"', '"block_causal(0)"', '"zscore(nan)"', '"dream"', '["flow", "flow"]', "'\"'",
+)  # fmt: skip
+
+
+def plausible_files(rng: random.Random, folder: Path) -> dict[str, str]:
+    """Files that would be right but for one or two things: samples, a study, a family, a template of a prompt."""
+    records = [json.loads(json.dumps(SAMPLE).replace("Ferrox", f"Ferrox {number}")) for number in range(3)]
+    corpus = [{"title": f"Firm {number}", "text": f"Firm {number} was founded by nobody."} for number in range(4)]
+    change_a_value(rng, records)
+    change_a_value(rng, corpus)
+    texts = {
+        "corpus.jsonl": "\n".join(map(json.dumps, corpus)),
+        "samples.jsonl": "\n".join(map(json.dumps, records)),
+        "study.toml": change_a_line(rng, STUDY),
+        "family.toml": change_a_line(rng, FAMILY),
+        "template.txt": damaged_text(rng, TEMPLATE),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8", errors="replace")
+    return {name: str(folder / name) for name in texts}
+
+
+def change_a_line(rng: random.Random, text: str) -> str:
+    """A TOML text with a value exchanged, a line said twice, or one left out."""
+    lines = text.splitlines()
+    for _ in range(rng.choice((1, 1, 2))):
+        place = rng.randrange(len(lines))
+        key, equals, _ = lines[place].partition(" = ")
+        chance = rng.random()
+        if equals and chance < 0.8:
+            lines[place] = f"{key} = {rng.choice(LITERALS)}"
+        elif chance < 0.9:
+            lines.insert(place, lines[place])
+        else:
+            lines[place] = ""
+    return "\n".join(lines)
+
+
+def damaged_text(rng: random.Random, text: str) -> str:
+    place = rng.randrange(len(text))
+    odd = (
+        "{",
+        "}",
+        "{x}",
+        "{/documents}",
+        "{question}",
+        "[",
+        "]",
+        "\0",
+        "\x1b[31m",
+        "{" * 500,
+        "a" * 50_000,
+        "{0.__class__}",
+    )
+    return text[:place] + rng.choice(("", *odd)) + text[place + rng.choice((0, 0, 1, 20)) :]
+
+
 def attempts(rng: random.Random, folder: Path, trace: Path, run: Path, study: Path) -> Iterator[Attempt]:
-    """Endless: a call with one or two of its words exchanged, dropped or said twice."""
+    """Endless: a call with a few words exchanged, dropped or said twice, or with a file that is a little wrong."""
     files = hostile_files(folder)
     for number in count():
-        words = rng.choice(calls(trace, run, study, folder, number))
-        fixed = {"serve": {1}, "train": {2, 8}, "pull": {1, 3}}.get(words[0], set())  # so that none of these begins
-        for _ in range(rng.choice((1, 1, 2))):
-            free = [place for place in range(len(words)) if place not in fixed]
-            if rng.random() < 0.85:  # mostly values, seldom verbs and names of flags
-                free = [place for place in free[1:] if not words[place].startswith("--")] or free
-            place = rng.choice(free)
-            change = rng.random()
-            if change < 0.8:
-                words[place] = rng.choice((*WORDS, *files) if rng.random() < 0.7 else files)
-            elif change < 0.9 and not fixed:
-                words.pop(place)
-            else:
-                words.insert(place, words[place])
-            if not words:
-                break
-        yield command(words)
+        out = str(folder / f"out-{number}")
+        if rng.random() < 0.4:
+            yield command(call_with_file(rng, plausible_files(rng, folder), out))
+        else:
+            yield command(call_with_words(rng, calls(trace, run, study, folder, number), files))
+        shutil.rmtree(out, ignore_errors=True)
+
+
+def call_with_file(rng: random.Random, files: dict[str, str], out: str) -> list[str]:
+    few = ["--limit", "2", "--length", "4", "--steps", "4", "--out", out]
+    own = ["--model", "twin-arm", "--task", files["samples.jsonl"], "--documents", rng.choice(("0", "own", "0,1", "2"))]
+    return rng.choice(
+        (
+            ["evaluate", *own, *few, *rng.choice(([], ["--skip-wrong"], ["--trace", "1"]))],
+            ["evaluate", *own, *few, "--corpus", files["corpus.jsonl"], "--retrieve", "1"],
+            ["stress", *own[:4], *few, "--corpus", files["corpus.jsonl"], *rng.choice(STRESS)],
+            ["study", files["study.toml"], "--out", out],
+            ["study", files["study.toml"], rng.choice(("--check", "--dry-run"))],
+            ["check", "twin-arm", "--family", files["family.toml"]],
+            ["evaluate", "--model", "twin-llada", "--task", "world", *few, "--prompt", files["template.txt"]],
+            [
+                "trace",
+                "twin-arm",
+                "--question",
+                "Who?",
+                "--family",
+                files["family.toml"],
+                "--out",
+                f"{out}.safetensors",
+            ],
+            [
+                "adapt",
+                "twin-arm",
+                "--to",
+                "dream",
+                "--data",
+                files["samples.jsonl"],
+                "--out",
+                out,
+                "--split-only",
+                "--held-out",
+                "1",
+            ],
+        )
+    )
+
+
+def call_with_words(rng: random.Random, known: list[list[str]], files: list[str]) -> list[str]:
+    words = rng.choice(known)
+    fixed = {"serve": {1}, "train": {2, 8}, "pull": {1, 3}}.get(words[0], set())  # so that none of these begins
+    for _ in range(rng.choice((1, 1, 2))):
+        free = [place for place in range(len(words)) if place not in fixed]
+        if rng.random() < 0.85:  # mostly values, seldom verbs and names of flags
+            free = [place for place in free[1:] if not words[place].startswith("--")] or free
+        place = rng.choice(free)
+        change = rng.random()
+        if change < 0.8:
+            words[place] = rng.choice((*WORDS, *files) if rng.random() < 0.7 else files)
+        elif change < 0.9 and not fixed:
+            words.pop(place)
+        else:
+            words.insert(place, words[place])
+        if not words:
+            break
+    return words

@@ -318,6 +318,11 @@ def test_damaged_files_are_sentences(skip: bool, tmp_path: Path) -> None:
             list(read_samples(tmp_path / name, skipped=[] if skip else None))
 
 
+def test_a_device_is_no_file_of_samples() -> None:
+    with pytest.raises(UserError, match="is a device"):
+        list(read_samples("/dev/null"))
+
+
 def test_nothing_usable_is_an_error_even_when_skipping(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"question": "Q?", "answers": []})
     with pytest.raises(UserError, match="no sample that can be used"):

@@ -190,6 +190,11 @@ def test_a_worker_that_dies_is_noticed_and_what_is_done_is_kept(tmp_path):
     assert again.run.results().height == again.units
 
 
+def test_more_workers_than_a_machine_can_hold_are_refused(tmp_path):
+    with pytest.raises(UserError, match="workers = 100000: ask for at most"):
+        run_study(one_model(workers=100_000), tmp_path / "run")
+
+
 @pytest.mark.slow
 def test_a_sentence_of_a_worker_stops_the_run(tmp_path):
     study = one_model(workers=2, models=(ModelPlan("twin-llada", sampler={"block": 3}),))

@@ -384,10 +384,11 @@ def test_what_was_damaged_on_the_disk_is_made_again_and_said(outcome, tmp_path, 
     import shutil
 
     study = replace(outcome.run.study, analyses=("drift",))
-    folder = tmp_path / "run"
+    folder = tmp_path / "a [run]*"  # no pattern of files, though it looks like one
     shutil.copytree(outcome.run.folder, folder)
     run = run_study(study, folder).run
     assert run_study(study, folder).done_now == 0 and missing_analyses(run) == {}
+    assert list(read_analyses(run)) == ["drift"]
     result, tables = run.results(), {path.name: path.read_bytes() for path in (folder / "tables").iterdir()}
     path, what = {
         "unit": (folder / "results.sqlite", run.results().filter(control="")["question"][0].encode()),

@@ -48,8 +48,9 @@ def test_failed_units_can_be_forgotten(tmp_path):
 
 def test_a_lone_surrogate_is_stored(tmp_path):
     with Store(tmp_path) as store:
-        store.put([row("1", prediction="a\ud800b")])
-    assert read_rows(tmp_path)[0]["prediction"] == "a?b"
+        store.put([replace(row("1", prediction="a\ud800b"), answers=("\ud800", "é"))])
+    [found] = read_rows(tmp_path)
+    assert found["prediction"] == "a?b" and found["answers"] == ["?", "é"]
 
 
 def test_a_second_writer_is_told_so_and_a_dead_one_leaves_no_lock(tmp_path):

@@ -70,7 +70,8 @@ def read_analyses(run: Run) -> dict[str, Result]:
     found = {}
     for name, about in _read_listing(run).get("analyses", {}).items():
         if "tables" in about and not _damaged(run, name, about):
-            tables = {table: pl.read_parquet(run.folder / TABLES / f"{table}.parquet") for table in about["tables"]}
+            paths = {table: run.folder / TABLES / f"{table}.parquet" for table in about["tables"]}
+            tables = {table: pl.read_parquet(path, glob=False) for table, path in paths.items()}
             found[name] = Result(name, tables, tuple(about["notes"]))
     return found
 

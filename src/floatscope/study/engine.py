@@ -226,6 +226,8 @@ def run_shares(study: Study, folder: Path, jobs: Sequence[Job], missing: set[Uni
     if study.workers == 1 or not missing:
         run_share(study, folder, jobs, missing, done)
         return
+    if study.workers > (most := max(64, 4 * _cores())):
+        raise UserError(f"workers = {study.workers}: ask for at most {most}; this machine has {_cores()} cores.")
     threads = max(1, _cores() // study.workers)
     context = mp.get_context("spawn")
     workers: list[BaseProcess] = []

@@ -93,7 +93,7 @@ class Row:
 def _stored(value: Any) -> Any:
     """As the database has it: tables and lists as JSON."""
     if isinstance(value, Mapping | tuple):
-        return json.dumps(dict(value) if isinstance(value, Mapping) else value)
+        value = json.dumps(dict(value) if isinstance(value, Mapping) else value, ensure_ascii=False)
     return storable(value) if isinstance(value, str) else value
 
 

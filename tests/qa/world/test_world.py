@@ -133,6 +133,7 @@ def test_the_most_documents_fit_the_context():
     [
         ({"kind": "riddle", "n": 1}, "Unknown kind"),
         ({"kind": "rag", "n": 0, "documents": 3}, "one or more"),
+        ({"kind": "rag", "n": 10**12, "documents": 3}, "at most 1,000,000"),
         ({"kind": "rag", "n": 1}, "at least 1"),
         ({"kind": "twohop", "n": 1, "documents": 1}, "at least 2"),
         ({"kind": "rag", "n": 1, "documents": -1}, "at least"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from floatscope.errors import UserError
+from floatscope.files import refuse_device
 
 LINE_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 HUB = "hf:"
@@ -143,6 +144,7 @@ def _parsed(data: bytes) -> tuple[Any, str]:
 
 def _lines(path: Path, keep_blank: bool = False) -> Iterator[tuple[int, bytes]]:
     """Lines with their numbers from 1, without a byte order mark; blank ones only where asked for."""
+    refuse_device(path)
     with path.open("rb") as stream:
         compressed = stream.read(2) == b"\x1f\x8b"
     with cast(BinaryIO, gzip.open(path)) if compressed else path.open("rb") as stream:

@@ -10,6 +10,7 @@ from floatscope.qa.world.draws import NOISES, Draw
 from floatscope.qa.world.relations import PATHS, UNANSWERABLE
 
 SPLITS = {"train": 0.6, "validation": 0.2, "test": 0.2}
+MAX_SAMPLES = 1_000_000
 MAX_DOCUMENTS = 24  # the longest 24 documents, a question and 32 slots stay below the twins' 2048 positions
 MAX_FACTS = 8  # to be told in a passage, in up to 88 slots
 
@@ -128,8 +129,8 @@ def check_plan(plan: SamplePlan, n: int) -> None:
         raise UserError(f"Unknown split {plan.split!r}; the splits are {', '.join(SPLITS)}.")
     if plan.noise not in NOISES:
         raise UserError(f"Unknown noise {plan.noise!r}; the world makes {', '.join(NOISES)}.")
-    if n < 1:
-        raise UserError(f"Cannot make {n} samples; ask for one or more.")
+    if not 1 <= n <= MAX_SAMPLES:
+        raise UserError(f"Cannot make {n} samples; ask for one or more, at most {MAX_SAMPLES:,}.")
     kind, k = KINDS[plan.kind], plan.documents
     if kind.layout and not kind.least <= k <= MAX_FACTS:
         raise UserError(
