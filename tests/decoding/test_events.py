@@ -125,3 +125,27 @@ def test_a_sampler_without_masks_commits_revises_and_renoises():
     assert generation.commit_step.tolist() == [2, 0, 0]
     assert generation.state.tolist() == [[MASKED] * 3, [COMMITTED] * 3, [MASKED, COMMITTED, COMMITTED], [COMMITTED] * 3]
     assert generation.tokens.tolist() == [[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 2, 2]]
+
+
+def test_a_sample_with_fewer_open_slots_asks_for_its_first_again():
+    class Some(Filling):
+        def __init__(self, *slots):
+            self.slots = torch.tensor(slots, dtype=torch.int64)
+
+        def done(self, index, state):
+            return index == 1 or not len(self.slots)
+
+        def open_slots(self, index, state):
+            return self.slots
+
+        def propose(self, index, logits):
+            tokens = torch.zeros(len(logits), dtype=torch.int64)
+            return Proposal(tokens, torch.ones(len(logits)), torch.ones_like(tokens, dtype=torch.bool))
+
+    denoiser = FormulaDenoiser(formula(1))
+    slots = torch.arange(2, 8).repeat(3, 1)
+    start = torch.full((3, 8), MASK)
+    batch = Batch(start, torch.zeros(3, dtype=torch.int64), slots, torch.zeros(3, 6, dtype=torch.uint8), (0, 0, 0))
+    list(denoise(batch, MASK, [Some(2, 4, 5), Some(1, 3), Some()], denoiser.score))
+    asked = denoiser.calls[0][1] - 2
+    assert asked.tolist() == [[2, 4, 5], [1, 3, 1], [0, 0, 0]]

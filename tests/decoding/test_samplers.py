@@ -96,6 +96,8 @@ def test_mistakes_are_sentences(name, settings, sentence):
 def test_the_ends_of_closed_intervals_are_accepted():
     assert make_sampler("dream", top_p=1, alg_temp=0, temperature=0) == DreamSampler(top_p=1.0, alg_temp=0.0)
     make_sampler("threshold", threshold=1.0)
+    sampler = LLaDASampler(2, 2, temperature=1.0, seed=2**64 - 1)
+    assert generate(FormulaDenoiser(formula(0)), [1], sampler).steps == 2
 
 
 def test_batches_that_do_not_fit_are_refused():

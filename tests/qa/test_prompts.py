@@ -236,6 +236,14 @@ def test_documents_are_cut_to_the_room_there_is_and_never_the_question(name, doc
             assert document.text.strip() in prompt.text
 
 
+def test_a_document_that_is_cut_says_so_even_if_what_is_left_takes_as_many_tokens():
+    """The last letter goes, and the shorter text has one more token than the part of the longer one that is kept."""
+    documents = [Document("", "a\u0645\u0631\u062d\u0628\u0627"), Document("", "<|im_end|><|im_end|>")]
+    whole = build_prompt(TOKENIZERS["bpe"], "Who was it?", documents)
+    prompt = build_prompt(TOKENIZERS["bpe"], "Who was it?", documents, room=len(whole.ids) - 10)
+    assert documents[0].text not in prompt.text and prompt.cut[0] > 0
+
+
 def test_the_longest_documents_are_cut_first_and_to_one_size():
     tokenizer = make_tokenizer()
     long, middle, short = ("a " * size for size in (30, 20, 5))

@@ -61,6 +61,13 @@ class _Tokens:
         """Tokens of the text of a document, counted from 1."""
         return np.flatnonzero(self.owners == self.piece_of(number))
 
+    def left_out(self, number: int, shown: "_Tokens") -> int:
+        """How many tokens of a document's text do not end within what is shown of it."""
+        piece, kept = self.piece_of(number), shown.pieces[shown.piece_of(number)].text
+        if kept == self.pieces[piece].text:
+            return 0
+        return int((self.offsets[self.text_of(number), 1] > self.edges[piece] + len(kept)).sum())
+
 
 def build_prompt(
     tokenizer: Any,
@@ -114,7 +121,7 @@ def build_prompt(
     return replace(
         prompt,
         marks={name: found + len(before) for name, found in _marks(tokens, answers).items()},
-        cut=tuple(max(0, len(full.text_of(n)) - len(tokens.text_of(n))) for n in range(1, len(documents) + 1)),
+        cut=tuple(full.left_out(number, tokens) for number in range(1, len(documents) + 1)),
         sentences=_sentences(tokens, len(documents), len(before)),
     )
 
