@@ -347,6 +347,17 @@ def test_geometry_is_kept_at_the_first_the_middle_and_the_last_step_that_was_run
     assert kept == tuple(sorted({0, steps // 2, steps - 1}))
 
 
+def test_of_many_steps_none_is_lost():
+    """Hundreds of steps of which most commit nothing: the same canvas gives the same arrays, another one others."""
+    trace = fs.trace(tiny_model("dream"), list(range(3, 9)), fs.DreamSampler(steps=300, length=8), keep="heads")
+    assert trace.steps == len(trace.received) == len(trace.head_attention) == len(trace.qk) == 300
+    np.testing.assert_allclose(trace.received.sum(-1), 1, atol=1e-5)
+    same = (trace.tokens[1:] == trace.tokens[:-1]).all(1)
+    assert 285 < same.sum() < 299 and not same[256:].all()
+    for array in (trace.received, trace.head_attention, trace.qk):
+        assert ((array[1:] == array[:-1]).reshape(299, -1).all(1) == same).all()
+
+
 def test_of_a_run_that_ends_early_the_middle_is_kept_too():
     ends = []
     for threshold in (0.1, 0.2, 0.25, 0.3, 1.0):

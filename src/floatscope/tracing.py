@@ -127,7 +127,7 @@ def trace(
             confidence=generation.confidence,
             qk_steps=qk_steps,
             keep=short_form(names),
-            arrays=arrays | {name: found for name, found in _history(model, generation).items() if name in names},
+            arrays=arrays | {name: getattr(generation, name) for name in ("tokens", "state") if name in names},
             metadata=table,
             edits=tuple(asdict(edit) for edit in own),
         ).validate()
@@ -171,18 +171,6 @@ def replay(
         raise UserError(f"The canvases have {lengths[0]} to {lengths[-1]} slots: replay those of one number together.")
     sampler = model.sampler({"order": order, "tokens_per_step": tokens_per_step}, length=max(lengths[0], 1))
     return trace(model, prompts, sampler, replay=True, **options)
-
-
-def _history(model: Model, generation: Generation) -> Arrays:
-    """What the steps themselves tell: the slots as each forward saw them, and which rows it computed."""
-    tokens, steps = len(generation.canvas), generation.steps
-    last = tokens - len(generation.slots) + np.arange(steps) if model.is_arm else np.full(steps, tokens)
-    return {
-        "tokens": generation.tokens,
-        "state": generation.state,
-        "computed": np.stack([np.zeros(steps), last], 1).astype(np.int32),
-        "layer_index": np.arange(model.layers, dtype=np.int32),
-    }
 
 
 class DenoisingTap(EditedModel):

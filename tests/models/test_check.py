@@ -120,6 +120,17 @@ def test_windows_under_block_causal_visibility_are_refused() -> None:
     assert fs.Model(wide, family, mask_id=3).window is None  # as wide as the context: it hides nothing
 
 
+def test_chunks_are_windows() -> None:
+    """Llama 4: three of four layers look at their own chunk alone."""
+    sizes: dict[str, Any] = GROUPED | {"num_hidden_layers": 4, "head_dim": 8, "num_local_experts": 2}
+    config = transformers.Llama4TextConfig(**sizes, intermediate_size_mlp=48, attention_chunk_size=8)
+    *_, found = fs.check(fs.Model(transformers.Llama4ForCausalLM(config), fs.FAMILIES["causal"]))
+    assert found.passed and found.detail == "3 layers with a window, 0 of them look beyond it"
+    family = replace(fs.FAMILIES["sdar"], visibility=fs.Visibility("block_causal", 4))
+    with pytest.raises(fs.UserError, match=r"a sliding window of 8 tokens under block_causal\(4\)"):
+        fs.Model(transformers.Llama4ForCausalLM(config), family, mask_id=3)
+
+
 @pytest.mark.parametrize("context", [2, 3, 4])
 def test_a_short_context_is_checked_within_itself(context: int) -> None:
     sizes: dict[str, Any] = GROUPED | {"max_position_embeddings": context}

@@ -115,6 +115,17 @@ def test_a_sink_takes_its_part_of_every_row(name):
     check(tiny_model(name), Edit("sink"), change)
 
 
+@pytest.mark.parametrize("edit", [Edit("block", keys="doc 2"), Edit("zero", keys="query"), Edit("sink")])
+def test_matrices_show_attention_as_it_was_changed(edit):
+    """The same sums of rows as the kernel counted, and others than without the edit."""
+    model, prompt = tiny_model("llada"), canvas(13)
+    sampler = fs.LLaDASampler(steps=SLOTS, length=SLOTS)
+    found, plain = (fs.trace(model, prompt, sampler, keep="matrices", edits=edits) for edits in ([edit], []))
+    sums = found.head_attention.sum(3)  # [step, layer, head, token]
+    np.testing.assert_allclose(found.attention.sum(3), sums, atol=1e-5)
+    assert np.abs(plain.attention[0] - found.attention[0]).max() > 1e-3
+
+
 def test_heads_go_to_zero_or_to_their_mean():
     def zero(layer, output):
         return output * np.where((np.arange(4) == 2) & (layer == 1), 0, 1)[None, :, None]

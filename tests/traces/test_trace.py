@@ -131,12 +131,13 @@ def test_xarray_missing_names_the_extra(monkeypatch):
         to_trace(full_run()).to_xarray()
 
 
-@pytest.mark.parametrize("rows", [(3, 3), (-1, 4), (0, 16)])
-def test_rows_outside_the_canvas_are_refused(rows):
-    run = full_run()
-    trace = to_trace(run, arrays={**to_trace(run).arrays, "computed": np.tile(rows, (len(run.attention), 1))})
-    with pytest.raises(UserError, match="rows outside its canvas"):
-        _ = trace.rows
+@pytest.mark.parametrize("rows", [0, -1, 16])
+def test_steps_of_no_rows_or_of_more_than_the_canvas_has_are_refused(rows):
+    trace = to_trace(full_run())
+    counts = np.zeros_like(trace.group_rows)
+    counts[:, 0] = rows
+    with pytest.raises(UserError, match="steps of no rows or too many"):
+        _ = to_trace(full_run(), arrays={**trace.arrays, "group_rows": counts}).rows
 
 
 @pytest.mark.parametrize("seen", [0, -1])

@@ -28,7 +28,7 @@ class Finding:
 
 def check(model: Model) -> list[Finding]:
     """A few small forwards that show whether what the probe reports is what the model does."""
-    window = getattr(model.config, "sliding_window", None)
+    window = getattr(model.config, model.window_field, None)
     tokens = max(LEAST_TOKENS, (model.block or 0) + LEAST_TOKENS // 2)
     # Beyond a sliding window not every visible pair has a layer that joins it.
     tokens = min(tokens, tokens if model.context is None else model.context, window or tokens)
@@ -111,16 +111,18 @@ def _probed(model: Model, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 def _window_holds(model: Model, ids: Tensor) -> Finding:
     """Layers with a sliding window look no further than it: seen with a window of a few tokens in its place."""
-    tokens, window = ids.shape[1], model.config.sliding_window
-    model.config.sliding_window = min(window, NARROW)
+    tokens, field = ids.shape[1], model.window_field
+    window = getattr(model.config, field)
+    setattr(model.config, field, min(window, NARROW))
     try:
         matrices, _ = _probed(model, ids)
     finally:
-        model.config.sliding_window = window
+        setattr(model.config, field, window)
     row, column = torch.arange(tokens)[:, None], torch.arange(tokens)
     far = (row - column).abs() > min(window, NARROW)  # classes differ by one in what a window holds
     outside = matrices[:, :, far & _may(model, tokens)].sum((1, 2))
     kinds = getattr(model.config, "layer_types", None) or ["sliding_attention"] * model.layers
-    wrong = [layer for layer, kind in enumerate(kinds) if kind == "sliding_attention" and float(outside[layer]) > 0]
-    detail = f"{kinds.count('sliding_attention')} layers with a window, {len(wrong)} of them look beyond it"
+    narrow = [layer for layer, kind in enumerate(kinds) if kind in ("sliding_attention", "chunked_attention")]
+    wrong = [layer for layer in narrow if float(outside[layer]) > 0]
+    detail = f"{len(narrow)} layers with a window, {len(wrong)} of them look beyond it"
     return Finding("sliding windows hold", not wrong, detail)

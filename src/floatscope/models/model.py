@@ -98,9 +98,14 @@ class Model:
         return int(self.config.num_hidden_layers)
 
     @property
+    def window_field(self) -> str:
+        """The config's word for it: Llama 4 has chunks, which hide what is beyond them as a window does."""
+        return "attention_chunk_size" if hasattr(self.config, "attention_chunk_size") else "sliding_window"
+
+    @property
     def window(self) -> int | None:
         """The sliding window of some or all layers, where it is narrower than the context."""
-        window = getattr(self.config, "sliding_window", None)
+        window = getattr(self.config, self.window_field, None)
         kinds = getattr(self.config, "layer_types", None)
         if window is None or (kinds is not None and "full_attention" in kinds and len(set(kinds)) == 1):
             return None

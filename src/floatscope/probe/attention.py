@@ -47,6 +47,7 @@ class Geometry:
     """First row that sees each key, int64 [K]."""
     last: Tensor
     """One past the last row that sees each key, int64 [K]."""
+    edit: LayerEdit | None = None
 
     @cached_property
     def value_norm(self) -> Tensor:
@@ -64,14 +65,18 @@ class Geometry:
         return qk_sums(self.inputs.query, self.inputs.key, torch.minimum(self.first, last), last)
 
     def matrix(self) -> Tensor:
-        """The attention matrix A [H, R, K] in full, unedited, float32."""
+        """The attention matrix A [H, R, K] in full, as it was edited, float32."""
         query, key, softcap = self.inputs.query, self.inputs.key, self.inputs.softcap
         share = len(query) // len(key)
         scores = query.float() @ key.float().repeat_interleave(share, 0).transpose(1, 2) * self.inputs.scale
         if softcap is not None:
             scores = (scores / softcap).tanh() * softcap
         self.visible.hide(scores, 0, self.layout)
-        return scores.softmax(-1)
+        if self.edit is None:
+            return scores.softmax(-1)
+        for head, own in enumerate(scores):
+            self.edit.softmax(own, head, 0)
+        return scores
 
 
 Listener = Callable[[int, int, LayerStatistics, Geometry], None]
@@ -239,17 +244,18 @@ def _probed(
                 f"{inputs.query.shape[1]} over {inputs.key.shape[1]}: this model keeps a key-value cache of its own"
             )
         visible, first, last = probe.sight(mask, causal, sample, layout, pad)
+        edit = probe.edit(sample, layer, layout, heads, visible)
         _, statistics = attend(
             inputs,
             visible,
             layout,
-            probe.edit(sample, layer, layout, heads, visible),
+            edit,
             probe.extra[sample] if probe.extra else None,
             workspace=probe.workspace,
             output=output[sample, skip:],
         )
         if probe.listener is not None:
-            probe.listener(layer, sample, statistics, Geometry(inputs, visible, layout, first, last))
+            probe.listener(layer, sample, statistics, Geometry(inputs, visible, layout, first, last, edit))
     probe.layers.append(layer)
     return output
 

@@ -100,12 +100,14 @@ class Plan:
 class Recorder:
     """What both kinds of run share: the arrays of every step and layer, and the reductions that make them."""
 
-    def __init__(self, plan: Plan, layers: int) -> None:
+    def __init__(self, plan: Plan, layers: int, inputs: int) -> None:
+        """`inputs`: tokens of the canvas that a forward may see, from the first on."""
         self.plan = plan
         self.layers = layers
+        self._inputs = inputs
         self._group_rows: list[NDArray[np.int32]] = []
-        self._by_step, self._geometry, self._matrices = (defaultdict[int, ByLayer](dict) for _ in range(3))
-        self._seen_by: ByLayer = {}
+        self._computed: list[tuple[int, int]] = []
+        self._by_step, self._seen, self._geometry, self._matrices = (defaultdict[int, ByLayer](dict) for _ in range(4))
         self._by_slot: Arrays = {}
 
     def finish(self) -> tuple[Arrays, tuple[int, ...]]:
@@ -113,7 +115,13 @@ class Recorder:
         qk_steps, matrix_steps = tuple(self._geometry), list(self._matrices)
         matrix_layers = list(self._matrices[matrix_steps[0]]) if matrix_steps else []
         arrays = {"group_rows": np.stack(self._group_rows)} | _by_step(self._by_step)
-        arrays |= _by_layer(self._seen_by) | self._by_slot | _by_step(self._geometry) | _by_step(self._matrices)
+        told = {"computed": np.array(self._computed, np.int32), "layer_index": np.arange(self.layers, dtype=np.int32)}
+        arrays |= {name: values for name, values in told.items() if name in self.plan.keep}
+        if (seen := _by_step(self._seen).get("seen_by")) is not None:
+            arrays["seen_by"] = seen[-1]
+            if (seen != seen[-1]).any():  # steps with other rows than the last one
+                arrays["seen_by_step"] = seen
+        arrays |= self._by_slot | _by_step(self._geometry) | _by_step(self._matrices)
         if matrix_steps:
             arrays["matrix_steps"] = np.array(matrix_steps, np.int32)
             arrays["matrix_layers"] = np.array(matrix_layers, np.int32)
@@ -147,17 +155,18 @@ class Recorder:
         sums = geometry.qk(rows)
         found = {"qk": sums.qk, "cos": sums.cos, "norm": sums.norm, "key_norm": sums.key_norm}
         self._geometry[step][layer] = self._kept(found | {"value_norm": geometry.value_norm}, geometry.layout)
-        self._seen_by[layer] = self._kept({"seen_by": geometry.seen_by.int()}, geometry.layout)
+        self._seen[step][layer] = self._kept({"seen_by": geometry.seen_by.int()}, geometry.layout)
 
     def _keep_matrices(self, layer: int, step: int, geometry: Geometry) -> None:
         """The full R x T matrices of a layer: for small canvases, and on request only."""
-        plan, inputs = self.plan, geometry.inputs
+        plan, layout = self.plan, geometry.layout
         if "attention" in plan.keep and (plan.matrix_layers is None or layer in plan.matrix_layers):
-            self._matrices[step][layer] = (
-                self._kept({"attention": geometry.matrix()}, geometry.layout)
-                | self._kept({"queries": inputs.query.float()})
-                | self._kept({"keys": inputs.key.float()}, geometry.layout, axis=1)
-            )
+            # Rows over a cache have their own positions, so that the matrices of all steps fit each other.
+            matrix = _on_canvas(geometry.matrix(), layout.rows, self._inputs, 1)
+            queries = _on_canvas(geometry.inputs.query.float(), layout.rows, self._inputs, 1)
+            keys = _on_canvas(geometry.inputs.key.float(), layout.keys, plan.tokens, 1)
+            found = self._kept({"attention": matrix}, layout) | self._kept({"queries": queries, "keys": keys})
+            self._matrices[step][layer] = found
 
     def _keep_rows(self, layer: int, slots: Any, found: Mapping[str, Tensor], rows: Any) -> None:
         """Open rows [H, N, ...] that predicted the answer slots, into [answer, layer, head, ...]."""
@@ -166,17 +175,13 @@ class Recorder:
             shape = (self.plan.answer, self.layers, *array.shape[1:])
             self._by_slot.setdefault(name, np.zeros(shape, array.dtype))[slots, layer] = array
 
-    def _kept(self, found: Mapping[str, Tensor], layout: Layout | None = None, axis: int = -1) -> Arrays:
-        """Copies of what the plan keeps; with a layout, keys along `axis` become tokens, 0 for one that is no key."""
+    def _kept(self, found: Mapping[str, Tensor], layout: Layout | None = None) -> Arrays:
+        """Copies of what the plan keeps; with a layout, [..., K] as [..., T], 0 for tokens that are no key."""
         kept: Arrays = {}
         for name, values in found.items():
-            if name not in self.plan.keep:
-                continue
-            if layout is not None and len(layout.keys) < self.plan.tokens:
-                shape = list(values.shape)
-                shape[axis] = self.plan.tokens
-                values = values.new_zeros(shape).index_copy_(axis, layout.keys, values)
-            kept[name] = values.cpu().numpy().copy()
+            if name in self.plan.keep:
+                whole = values if layout is None else _on_canvas(values, layout.keys, self.plan.tokens, -1)
+                kept[name] = whole.cpu().numpy().copy()
         return kept
 
 
@@ -185,17 +190,28 @@ class DenoisingRecorder(Recorder):
 
     def __init__(self, plan: Plan, layers: int, steps: int, fewest: int = 1) -> None:
         """`steps`, `fewest`: how many steps there may be, at most and at least."""
-        super().__init__(plan, layers)
+        super().__init__(plan, layers, plan.tokens)
         self._fewest, self._most = fewest, steps
         self._layout: Layout | None = None
         self._open: list[dict[str, Tensor]] = []
 
-    def start(self, masked: Tensor, open_rows: Tensor) -> Layout:
-        """A new step over the whole canvas: which slots [A] are masked, and the rows that may fill one, ascending."""
+    def start(
+        self, masked: Tensor, open_rows: Tensor, rows: Tensor | None = None, keys: Tensor | None = None
+    ) -> Layout:
+        """A new step: which slots [A] are masked, and the rows that may fill one.
+
+        rows, keys: the computed rows and what they may look at, where that is not the whole canvas: a block over a
+        cache. All are positions, ascending.
+        """
         plan = self.plan
         groups = plan.groups.clone()
         groups[plan.slots[masked]] = plan.masked_group
-        self._layout = Layout.whole(groups, plan.group_count, plan.columns, open_rows, TOP_KEYS)
+        if rows is None or keys is None:
+            self._layout = Layout.whole(groups, plan.group_count, plan.columns, open_rows, TOP_KEYS)
+        else:
+            places, columns = torch.searchsorted(rows, open_rows), plan.columns[keys]
+            self._layout = Layout(rows, keys, groups[rows], plan.group_count, columns, places, TOP_KEYS)
+        self._computed.append((int(self._layout.rows[0]), int(self._layout.rows[-1]) + 1))
         self._group_rows.append(self._layout.group_rows.int().numpy())
         self._open = []
         # The first step, and those that may yet turn out to be the middle one, n // 2 of n steps.
@@ -228,7 +244,7 @@ class DenoisingRecorder(Recorder):
             regions=groups @ self._layout.columns.to(groups.device) / rows,
         )  # fmt: skip
         self._keep_geometry(layer, step, geometry)
-        self._open.append(_row_arrays(statistics, geometry.layout))
+        self._open.append(_row_arrays(statistics, geometry.layout, self._inputs))
         if plan.matrix_steps is None or step in plan.matrix_steps:
             self._keep_matrices(layer, step, geometry)
 
@@ -247,12 +263,13 @@ class CausalRecorder(Recorder):
     """
 
     def __init__(self, plan: Plan, layers: int) -> None:
-        super().__init__(plan, layers)
+        super().__init__(plan, layers, plan.tokens - 1)
         self._prompt = plan.tokens - plan.answer  # the slots of an ARM follow its prompt
         rows = torch.bincount(plan.groups[: self._prompt], minlength=plan.group_count)
         for step in range(plan.answer):
             rows[plan.committed_group] = step
             self._group_rows.append(rows.numpy().astype(np.int32))
+            self._computed.append((0, self._prompt + step))
 
     def layout(self) -> Layout:
         """Prompt groups, then a group for each answer row; the open rows predict the answer tokens."""
@@ -280,18 +297,36 @@ class CausalRecorder(Recorder):
             self._keep_step(layer, step, geometry, groups, received, by_answer, none, regions)
             if plan.every_step or step in (0, steps // 2, steps - 1):
                 self._keep_geometry(layer, step, geometry, self._prompt + step)
-        self._keep_rows(layer, slice(None), _row_arrays(statistics, geometry.layout), slice(None))
+        self._keep_rows(layer, slice(None), _row_arrays(statistics, geometry.layout, self._inputs), slice(None))
         self._keep_matrices(layer, steps - 1, geometry)  # the rows of an earlier step are its first rows
 
 
-def _row_arrays(statistics: LayerStatistics, layout: Layout) -> dict[str, Tensor]:
-    """Open rows [H, N, ...] under their names in a trace; keys as positions."""
+def _row_arrays(statistics: LayerStatistics, layout: Layout, inputs: int) -> dict[str, Tensor]:
+    """Open rows [H, N, ...] under their names in a trace; keys as positions.
+
+    Where rows over a cache have fewer keys than ranks, tokens that are none follow: their mass is 0.
+    """
+    keys, mass = layout.keys[statistics.row_keys], statistics.row_key_mass
+    if (lacking := min(layout.top, inputs) - keys.shape[-1]) > 0:
+        places = torch.arange(inputs, device=keys.device)
+        others = places[~torch.isin(places, layout.keys)][:lacking]
+        keys = torch.cat([keys, others.expand(*keys.shape[:-1], -1)], -1)
+        mass = torch.nn.functional.pad(mass, (0, lacking))
     return {
-        "commit_keys": layout.keys[statistics.row_keys].int(),
-        "commit_key_mass": statistics.row_key_mass,
+        "commit_keys": keys.int(),
+        "commit_key_mass": mass,
         "commit_mass": statistics.row_mass,
         "commit_entropy": statistics.row_entropy,
     }
+
+
+def _on_canvas(values: Tensor, places: Tensor, tokens: int, axis: int) -> Tensor:
+    """Values of some positions along an axis as those of all tokens, 0 for the others."""
+    if len(places) == tokens:
+        return values
+    shape = list(values.shape)
+    shape[axis] = tokens
+    return values.new_zeros(shape).index_copy_(axis, places, values)
 
 
 def _by_step(held: dict[int, ByLayer]) -> Arrays:

@@ -51,6 +51,7 @@ ARRAYS: Registry[TraceArray] = Registry(
         "received_masked": _row(_BY_TOKEN, "the same over slots that are still masked"),
         "received_value": _row(_BY_TOKEN, "head mean of received attention times the value's norm"),
         "seen_by": _row("layer token", "how many rows can see the column (last step)", bytes=4),
+        "seen_by_step": _row(_BY_TOKEN, "the same at every step, where the steps have other rows", bytes=4),
         "region_attention": _row(
             "step layer head group column",
             "mean over the group's rows of the mass on the column set; 0 for an empty group",
@@ -67,7 +68,7 @@ ARRAYS: Registry[TraceArray] = Registry(
         "commit_entropy": _row(_BY_COMMIT, "that row's entropy in nats"),
         "tokens": _row("step answer", "token of each slot as the step's forward saw it", bytes=8, maker="steps"),
         "state": _row("step answer", "0 where the slot was masked in that forward, else 1", bytes=1, maker="steps"),
-        "computed": _row("step bound", "first and one past the last row of the forward", bytes=4, maker="steps"),
+        "computed": _row("step bound", "first and one past the last row of the forward", bytes=4),
         "layer_index": _row("layer", "which layer of the model each entry is", bytes=4),
         "group_attention": _row("step layer group token", "sums over the group's rows, head mean", "groups"),
         "head_attention": _row("step layer head group token", "sums over the group's rows per head", "heads"),

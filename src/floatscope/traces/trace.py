@@ -140,23 +140,25 @@ class Trace:
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """[step] query rows of each forward: the whole canvas, or what an ARM has generated so far."""
-        if "computed" in self.arrays:
-            first, stop = self.arrays["computed"].astype(np.int64).T
-            if ((first < 0) | (first >= stop) | (stop > len(self.canvas))).any():
-                raise UserError(f"The trace of {self.model!r} has rows outside its canvas; trace it again.")
-            return stop - first
-        if self.kind == "arm":
-            return len(self.canvas) - len(self.slots) + np.arange(self.steps)
-        return np.full(self.steps, len(self.canvas), dtype=np.int64)
+        """[step] how many query rows each forward has: the whole canvas, an ARM's text so far, a block over a cache."""
+        if "group_rows" not in self.arrays:
+            grown = len(self.canvas) - len(self.slots) + np.arange(self.steps)
+            return grown if self.kind == "arm" else np.full(self.steps, len(self.canvas))
+        rows = self.group_rows.astype(np.int64).sum(axis=1)
+        if ((rows < 1) | (rows > len(self.canvas))).any():
+            raise UserError(f"The trace of {self.model!r} has steps of no rows or too many; trace it again.")
+        return rows
 
     @property
     def visible(self) -> NDArray[np.int64]:
         """[step, layer, token] V_j: how many rows can see column j at each step."""
-        seen = self.seen_by.astype(np.int64)[None]  # [1, layer, token]
+        by_step = "seen_by_step" in self.arrays
+        seen = (
+            self.seen_by_step.astype(np.int64) if by_step else self.seen_by.astype(np.int64)[None]
+        )  # [.., layer, token]
         if (seen < 0).any() or not seen.any(axis=-1).all():
             raise UserError(f"The trace of {self.model!r} has layers in which no row sees a column; trace it again.")
-        if self.kind != "arm":
+        if by_step or self.kind != "arm":
             return np.broadcast_to(seen, (self.steps, *seen.shape[1:]))
         left = self.rows[:, None] - np.arange(len(self.canvas))  # [step, token]
         return np.clip(np.minimum(seen, left[:, None, :]), 0, None)
