@@ -50,6 +50,7 @@ def test_a_run_with_its_controls(monkeypatch, capsys, tmp_path, run_folder):
     assert "Question" in (out / "drift_map.svg").read_text()
 
 
+@pytest.mark.slow
 def test_conditions_are_not_mixed_unless_they_are_named(monkeypatch, capsys, tmp_path, run_folder):
     for seed in (5, 6):
         about = {"sample": f"s{seed}", "task": "a", "condition": "bare"}

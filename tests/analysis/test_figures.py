@@ -47,7 +47,7 @@ def row(model="m", value: float | None = 0.5, low: float | None = None, high: fl
 
 
 @pytest.mark.parametrize("name", ANALYSES)
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_every_analysis_draws_its_values_and_controls_in_both_themes(results, name, theme):
     figure = draw(name, results)
     spec = figure.spec(theme)

@@ -69,6 +69,7 @@ def hostile(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_code_beside_a_checkpoint_is_not_run_even_when_the_answer_is_yes(hostile: Path, tmp_path_factory):
     cache = tmp_path_factory.mktemp("modules")
     done = subprocess.run(

@@ -66,6 +66,7 @@ def test_own_documents_are_the_default_of_a_file_and_stay_as_they_are(monkeypatc
     assert "with own</th>" in page and "without</th>" in page
 
 
+@pytest.mark.slow
 def test_what_a_number_changes_is_told_once_also_with_workers(monkeypatch, capsys, tmp_path, questions):
     asked = ("--model", "twin-arm", "--task", questions, "--length", 4, "--documents", "0,3", "--workers", 2)
     with pytest.warns(UserWarning) as caught:

@@ -70,6 +70,7 @@ def called(tmp_path_factory):
     return call
 
 
+@pytest.mark.slow
 def test_it_is_in_help_results_tables_and_page(called, tmp_path):
     told = called("-m", "floatscope.cli", "stress", "--help").stdout
     assert "How often the question is repeated; e.g. 0..3." in told

@@ -379,29 +379,37 @@ def test_a_run_of_the_first_version_is_read_and_not_gone_on_with(tmp_path):
     assert Run(folder).results().equals(before)
 
 
-@pytest.mark.parametrize("part", ["unit", "trace", "table", "figure", "listing"])
-def test_what_was_damaged_on_the_disk_is_made_again_and_said(outcome, tmp_path, part):
+@pytest.fixture(scope="module")
+def analysed(outcome, tmp_path_factory):
+    """The small study with an analysis."""
     import shutil
 
-    study = replace(outcome.run.study, analyses=("drift",))
-    folder = tmp_path / "a [run]*"  # no pattern of files, though it looks like one
+    folder = tmp_path_factory.mktemp("analysed") / "run"
     shutil.copytree(outcome.run.folder, folder)
-    run = run_study(study, folder).run
-    assert run_study(study, folder).done_now == 0 and missing_analyses(run) == {}
-    assert list(read_analyses(run)) == ["drift"]
+    return run_study(replace(outcome.run.study, analyses=("dispersion",)), folder).run
+
+
+@pytest.mark.parametrize("part", ["unit", "trace", "table", "figure", "listing"])
+def test_what_was_damaged_on_the_disk_is_made_again_and_said(outcome, analysed, tmp_path, part):
+    import shutil
+
+    study, folder = analysed.study, tmp_path / "a [run]*"  # no pattern of files, though it looks like one
+    shutil.copytree(analysed.folder, folder)  # with the times of its files
+    run = Run(folder)
+    assert missing_analyses(run) == {} and list(read_analyses(run)) == ["dispersion"]
     result, tables = run.results(), {path.name: path.read_bytes() for path in (folder / "tables").iterdir()}
     path, what = {
         "unit": (folder / "results.sqlite", run.results().filter(control="")["question"][0].encode()),
         "trace": (run.traces()[0], None),
-        "table": (folder / "tables" / "drift.parquet", None),
-        "figure": (folder / "figures" / "drift.svg", None),
+        "table": (folder / "tables" / "dispersion.parquet", None),
+        "figure": (folder / "figures" / "dispersion.svg", None),
         "listing": (folder / "tables" / "analyses.json", b"notes"),
     }[part]
     content = bytearray(path.read_bytes())
     content[len(content) * 2 // 3 if what is None else content.index(what)] ^= 1
     path.write_bytes(content)
     if part in ("table", "figure"):
-        assert "is damaged or gone: run the study again" in missing_analyses(run)["drift"]
+        assert "is damaged or gone: run the study again" in missing_analyses(run)["dispersion"]
         assert read_analyses(run) == {}
     if part == "unit":
         units = outcome.units

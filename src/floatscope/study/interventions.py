@@ -107,7 +107,7 @@ STRESSORS.add(
     Stressor(
         name="edit",
         summary="Edits of attention, separated by semicolons",
-        example="'block anchors(1,3,5); keep top(8,32)'",
+        example="block anchors(1,3,5); keep top(8,32)",
         make=edit_conditions,
         labels={"edit": str, "dose": float, "layers": str, "twin": str},
         axis=Axis("dose", "dose", "{edit}, {layers} layers", twin="twin"),
