@@ -135,7 +135,7 @@ def test_samples_of_several_conditions_are_told_apart(page):
 def test_it_opens_where_the_anchors_of_first_and_last_step_differ_most(opened):
     assert opened.evaluate("[player.sample, player.layer]") == [0, 2]
     assert opened.evaluate("player.tellingLayer()") == 2
-    assert opened.evaluate("[0, 1, 2].map(layer => player.run(0).turnover(layer))") == [0, pytest.approx(2 / 3), 1]
+    assert opened.evaluate("[0, 1, 2].map(layer => player.run(0).exchanged(layer))") == [0, 2, 4]
 
 
 def test_where_nothing_moves_it_opens_where_most_is_received(page):

@@ -91,12 +91,11 @@
       return this.peaks[layer];
     }
 
-    // The share of anchors that the first step and the last do not have in common.
-    turnover(layer) {
+    // How many anchors the first step and the last do not have in common.
+    exchanged(layer) {
       if (this.last < 1) return 0;
-      const first = this.frame(0).anchors[layer], last = this.frame(this.last).anchors[layer];
-      const either = new Set([...first, ...last]);
-      return either.size && [...either].filter((token) => !(first.has(token) && last.has(token))).length / either.size;
+      const [first, last] = [0, this.last].map((step) => this.frame(step).anchors[layer]);
+      return [...first].filter((token) => !last.has(token)).length + [...last].filter((token) => !first.has(token)).length;
     }
 
     // "token": was there before this step; "commits": becomes a token in it; "open": not yet.

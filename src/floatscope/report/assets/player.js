@@ -140,14 +140,14 @@
       this.layerSlider.input.max = this.layers - 1;
     }
 
-    // Where to begin: the layer whose anchors change most from the first step to the last; of equals, the one in which
-    // some token receives most.
+    // Where to begin: the layer that exchanges most anchors between the first step and the last; of equals, the one in
+    // which some token receives most.
     tellingLayer() {
       const runs = this.shown.map((_, place) => this.run(place));
       let best = 0, most = [-1, -1];
       for (let layer = 0; layer < this.layers; layer++) {
         this.layer = layer;
-        const moved = runs[0].turnover(this.layerOf(runs[0]));
+        const moved = runs[0].exchanged(this.layerOf(runs[0]));
         const peak = Math.max(...runs.map((run) => run.peak(this.layerOf(run))));
         if (moved > most[0] || (moved === most[0] && peak > most[1])) [best, most] = [layer, [moved, peak]];
       }
