@@ -110,6 +110,41 @@ def test_attention_is_told_with_its_controls():
     assert summary_sentences(nothing, results, KINDS)[0].startswith("The first token receives 0.5 % in m")
 
 
+def verdict(model, claim, side, value, low, high, verdict, beside=None, task="t") -> dict:
+    keys = ("model", "task", "condition", "side", "claim", "beside", "value", "low", "high", "verdict")
+    return dict(zip(keys, (model, task, side, side, claim, beside, value, low, high, verdict), strict=True))
+
+
+def test_floating_and_its_direction_are_told_in_place_of_steps():
+    rows = [
+        verdict("m", "floating", "right", 0.6, 0.52, 0.67, "floating", "a"),
+        verdict("m", "floating", "left", 0.9, 0.8, 1.0, "floating", "a"),  # the first condition is told
+        verdict("n", "floating", "right", 0.02, -0.01, 0.05, "absent", "a"),
+        verdict("o", "floating", "right", 0.1, -0.01, 0.3, "undecided", "a"),
+        verdict("p", "floating", "right", 0.5, None, None, "too few samples", "a"),
+        verdict("m", "rightward", "left", -0.49, -0.55, -0.43, "absent"),
+        verdict("m", "rightward", "right", 0.58, 0.51, 0.65, "absent"),
+        verdict("m", "towards", "right", 0.58, 0.51, 0.65, "towards"),
+        verdict("m", "towards", "left", 0.49, 0.43, 0.55, "towards"),
+        verdict("n", "rightward", "right", 0.3, 0.2, 0.4, "rightward"),
+        verdict("n", "rightward", "left", 0.2, 0.1, 0.3, "rightward"),
+        verdict("o", "rightward", "right", 0.3, 0.2, 0.4, "one layout only"),
+        verdict("p", "rightward", "right", 0.004, -0.2, 0.4, "undecided"),
+        verdict("p", "rightward", "left", 0.0, -0.1, 0.3, "undecided"),
+    ]
+    steps = pl.DataFrame({"model": ["m"], "measure": ["turnover"], "value": [0.1], "untrained": [0.5]})
+    tables = {"drift": steps, "drift_verdicts": pl.DataFrame(rows, infer_schema_length=None)}
+    assert summary_sentences(made().clear(), {"drift": Result("drift", tables)}, KINDS) == (
+        "From the first step to the last, the share of anchors that change is +60 [+52, +67] points more in m than in "
+        "a (it floats), +2 [−1, +5] points more in n than in a (it does not float) and +10 [−1, +30] points more in o "
+        "than in a (too close to tell).",
+        "The most attended position moves towards the answer in m (+0.58 [+0.51, +0.65] with the answer at the right, "
+        "−0.49 [−0.55, −0.43] with it at the left), to the right in n (+0.30 [+0.20, +0.40] with the answer at the "
+        "right, +0.20 [+0.10, +0.30] with it at the left) and neither way for sure in p (+0.00 [−0.20, +0.40] with the "
+        "answer at the right, +0.00 [−0.10, +0.30] with it at the left); Spearman with the step.",
+    )
+
+
 def test_nothing_to_sum_up():
     assert summary_sentences(made().clear(), {}, {}) == ()
     assert summary_sentences(made().filter(documents=0), {}, KINDS) == ()

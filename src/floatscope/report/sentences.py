@@ -1,6 +1,6 @@
-"""The answer in three sentences, written from the numbers of a run whatever they say: scores, gains, attention."""
+"""The answer in a few sentences, written from the numbers of a run whatever they say: scores, gains, attention."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -21,7 +21,9 @@ def summary_sentences(scores: pl.DataFrame, results: Mapping[str, Result], kinds
     most = None if own["documents"].null_count() else own["documents"].max()  # None: each sample's own
     documents = pl.col("documents")
     main = own.filter(pl.col("task").eq_missing(task), (documents == 0) | documents.eq_missing(most))
-    sentences = (_scores(scores, main, kinds), _gains(main, kinds), _attention(results, kinds))
+    verdicts = results["drift"].tables.get("drift_verdicts") if "drift" in results else None
+    far = () if verdicts is None else (_floating(verdicts), _direction(verdicts))
+    sentences = (_scores(scores, main, kinds), _gains(main, kinds), *far, _attention(results, kinds, not any(far)))
     return tuple(sentence for sentence in sentences if sentence)
 
 
@@ -68,21 +70,47 @@ def _known(rows: pl.DataFrame, kinds: Mapping[str, str]) -> list[Row]:
 
 def _verdict(row: Row, kinds: Mapping[str, str]) -> str:
     """The MDM is named first, whatever the order of the pair."""
-    first, second, value, low, high = (row[name] for name in ("model", "beside", "value", "low", "high"))
+    first, second = row["model"], row["beside"]
     if kinds.get(first) == "arm":
-        first, second, value, low, high = second, first, -value, -high, -low
-    words = f"{_points(value)} [{_points(low)}, {_points(high)}]"
-    if low > 0:
+        first, second = second, first
+        row = {"value": -row["value"], "low": -row["high"], "high": -row["low"]}
+    words = _interval(row, _points)
+    if row["low"] > 0:
         return f"{first} gains more than {second}, by {words}"
-    if high < 0:
+    if row["high"] < 0:
         return f"{first} gains less than {second}, by {words}"
     return f"between {first} and {second} no difference can be told, {words}"
 
 
-def _attention(results: Mapping[str, Result], kinds: Mapping[str, str]) -> str:
-    """How much anchors move, and what the first token absorbs, each with its control."""
+def _floating(verdicts: pl.DataFrame) -> str:
+    """Whether an MDM exchanges more of its anchors than the ARM beside it, from the first step to the last."""
+    known = verdicts.filter(claim="floating").drop_nulls(["beside", "low"])
+    told = []
+    for row in known.unique(["model", "beside"], keep="first", maintain_order=True).iter_rows(named=True):
+        words = {"floating": "it floats", "absent": "it does not float"}.get(row["verdict"], "too close to tell")
+        told.append(f"{_interval(row, _points)} points more in {row['model']} than in {row['beside']} ({words})")
+    return f"From the first step to the last, the share of anchors that change is {_joined(told)}." if told else ""
+
+
+def _direction(verdicts: pl.DataFrame) -> str:
+    """Where the most attended position goes with the answer at the right and at the left; one layout tells nothing."""
+    told: dict[str, str] = {}
+    for (model, *_), part in verdicts.drop_nulls("low").group_by(["model", "task"], maintain_order=True):
+        ways = part.filter(claim="rightward").unique("side", keep="first").iter_rows(named=True)
+        sides = {row["side"]: _interval(row, lambda value: f"{value:+.2f}".replace("-", "−")) for row in ways}
+        if {"right", "left"} <= set(sides):
+            found = set(part.filter(pl.col("claim") != "floating")["verdict"])
+            words = {"rightward": "to the right", "towards": "towards the answer"}
+            where = next((words[verdict] for verdict in words if verdict in found), "neither way for sure")
+            numbers = f"{sides['right']} with the answer at the right, {sides['left']} with it at the left"
+            told.setdefault(str(model), f"{where} in {model} ({numbers})")
+    return f"The most attended position moves {_joined([*told.values()])}; Spearman with the step." if told else ""
+
+
+def _attention(results: Mapping[str, Result], kinds: Mapping[str, str], steps: bool) -> str:
+    """How much anchors move from step to step, unless more is told of it, and what the first token absorbs."""
     parts = []
-    if "drift" in results:
+    if steps and "drift" in results:
         turnover = results["drift"].of().table.filter(measure="turnover")
         if moved := _means(turnover, kinds, "untrained"):
             parts.append(f"from step to step the share of anchors that change is {_joined(moved)}")
@@ -114,6 +142,11 @@ def _points(value: float) -> str:
     """Whole percentage points with their sign; 0 has none."""
     points = round(100 * value)
     return f"{points:+d}".replace("-", "−") if points else "0"
+
+
+def _interval(row: Row, shown: Callable[[float], str]) -> str:
+    """+20 [+5, +30]"""
+    return f"{shown(row['value'])} [{shown(row['low'])}, {shown(row['high'])}]"
 
 
 def _joined(parts: Sequence[str]) -> str:
