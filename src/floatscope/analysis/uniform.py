@@ -47,7 +47,7 @@ def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], N
     window, under bidirectional the first one, which half a window of rows sees.
     """
     tokens = len(trace.canvas)
-    if "computed" in trace.arrays and (trace.computed != np.stack([0 * trace.rows, trace.rows], 1)).any():
+    if trace.kind != "arm" and (trace.rows < tokens).any():
         raise UserError(
             f"The trace of {trace.model!r} has steps that computed some rows over a cache: uniform attention is not "
             "known for them; trace it without a cache."
