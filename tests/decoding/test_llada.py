@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floatscope.decoding import LLaDASampler
+from floatscope.decoding import Batch, LLaDASampler
 from floatscope.errors import UserError
 from tests.decoding import plain_samplers
 from tests.decoding.comparing import (
@@ -193,3 +193,14 @@ def test_a_mask_token_that_is_a_candidate_leaves_its_slot_masked(
             denoiser.logits, prompt, steps, length, block, remasking=remasking, seed=seed, mask_is_candidate=True
         )
         assert_same_canvases(batch, done, sample, [step.canvas for step in expected])
+
+
+def test_slots_that_are_tokens_from_the_start_stay_and_cost_no_step():
+    """Two of six are given: of the block of three that has one left a step is spent, of the other all three."""
+    ids = torch.tensor([[1, 2, MASK, 5, 6, MASK, MASK, MASK]])
+    slots, state = torch.arange(2, 8)[None], torch.tensor([[0, 1, 1, 0, 0, 0]], dtype=torch.uint8)
+    batch = Batch(ids, torch.tensor([0]), slots, state, (0,))
+    steps = list(LLaDASampler(6, 6, 3).decode(FormulaDenoiser(formula(1)), batch))
+    assert [step.committed[0].nonzero().flatten().tolist() for step in steps[:1]] == [[0]]
+    assert [int(step.committed.sum()) for step in steps] == [1, 1, 1, 1]
+    assert steps[-1].canvas[0, :5].tolist()[3:] == [5, 6] and MASK not in steps[-1].canvas
