@@ -52,6 +52,11 @@ class _Tokens:
         """The region of each token."""
         return [self.pieces[owner].label for owner in self.owners]
 
+    @property
+    def answered(self) -> bool:
+        """Whether the answer is a text and not a number of slots."""
+        return any(piece.label == ANSWER and piece.part == TEXT for piece in self.pieces)
+
     def piece_of(self, number: int) -> int:
         """Index of the piece that is the text of a document, counted from 1."""
         label = document_label(number)
@@ -109,7 +114,7 @@ def build_prompt(
         pieces = _in_chat(tokenizer, pieces) if chat else pieces
         if answer is not None and not template.has_answer:
             pieces = [*pieces, answer]
-        return _tokenise(tokenizer, pieces, isinstance(slots, str))
+        return _tokenise(tokenizer, pieces)
 
     full = tokens = tokens_of(documents)
     if before and len(tokens.ids) and tokens.ids[0] == before[0]:
@@ -117,7 +122,7 @@ def build_prompt(
     if room is not None:
         space = room - len(before) - len(after) + full.labels.count(ANSWER)
         tokens = full if len(full.ids) <= space else _fitted(full, documents, space, tokens_of)
-    prompt = _prompt(tokenizer, tokens, before, after, not template.has_answer, isinstance(slots, str))
+    prompt = _prompt(tokenizer, tokens, before, after, not template.has_answer)
     return replace(
         prompt,
         marks={name: found + len(before) for name, found in _marks(tokens, answers).items()},
@@ -146,16 +151,16 @@ def build_canvas(tokenizer: Any, before: Any, slots: Any, after: Any = "") -> Pr
         tokenizer = _fast(tokenizer)
         lead, trail = surroundings(tokenizer)
         pieces = [Piece(before or "", QUERY), _answer(tokenizer, slots), Piece(after or "", QUERY)]
-        tokens = _tokenise(tokenizer, pieces, known)
+        tokens = _tokenise(tokenizer, pieces)
     else:
         parts = [token_ids(part) if len(part) else np.zeros(0, np.int64) for part in (before, after)]
         parts.insert(1, token_ids(slots) if known else np.zeros(_slot_count(slots), np.int64))
         owners = np.repeat(np.arange(3), [len(part) for part in parts])
-        pieces = [Piece("", QUERY), Piece("", ANSWER), Piece("", QUERY)]
+        pieces = [Piece("", QUERY), Piece("", ANSWER, TEXT if known else ""), Piece("", QUERY)]
         tokens = _Tokens(pieces, np.concatenate(parts), np.zeros((0, 2), np.int64), owners, np.zeros(0, np.int64))
     sides = {name: np.flatnonzero(tokens.owners == piece) for name, piece in (("before", 0), ("after", 2))}
     marks = {name: found + len(lead) for name, found in sides.items() if len(found)}
-    return replace(_prompt(tokenizer, tokens, lead, trail, False, known), marks=marks)
+    return replace(_prompt(tokenizer, tokens, lead, trail, at_end=False), marks=marks)
 
 
 def _fast(tokenizer: Any) -> Any:
@@ -183,20 +188,15 @@ def _answer(tokenizer: Any, slots: Any) -> Piece:
     if isinstance(slots, str):
         if not slots.strip():
             raise UserError("The text that is to stand in the slots is empty: write it, or give a number of slots.")
-        return Piece(slots, ANSWER)
+        return Piece(slots, ANSWER, TEXT)
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     if not special:
         raise UserError("The tokenizer has no special tokens, so slots cannot stand inside of a text: give token ids.")
     return Piece((tokenizer.mask_token or special[0]) * _slot_count(slots), ANSWER)
 
 
-def _prompt(
-    tokenizer: Any, tokens: _Tokens, lead: Sequence[int], trail: Sequence[int], at_end: bool, known: bool
-) -> Prompt:
-    """The tokens between those that go around a text; an answer `at_end` follows them all.
-
-    `known`: the tokens of the answer are those that belong into its slots.
-    """
+def _prompt(tokenizer: Any, tokens: _Tokens, lead: Sequence[int], trail: Sequence[int], at_end: bool) -> Prompt:
+    """The tokens between those that go around a text; an answer `at_end` follows them all."""
     labels = tokens.labels
     starts = (getattr(tokenizer, "bos_token_id", None), getattr(tokenizer, "cls_token_id", None))
     if labels and labels[0] != ANSWER and tokens.ids[0] in starts:
@@ -205,15 +205,15 @@ def _prompt(
     labels = [*[BOS] * len(lead), *labels[:place], *[SCAFFOLD] * len(trail), *labels[place:]]
     ids = np.concatenate([lead, tokens.ids[:place], trail, tokens.ids[place:]]).astype(np.int64)
     slots = np.flatnonzero(np.array(labels) == ANSWER)
-    if known and not len(slots):
+    if tokens.answered and not len(slots):
         raise UserError("The text that is to stand in the slots has no token of its own: give more of it.")
-    shown = [piece.text for piece in tokens.pieces if known or piece.label != ANSWER]
+    shown = [piece.text for piece in tokens.pieces if tokens.answered or piece.label != ANSWER]
     return Prompt(
         text="".join(shown),
         ids=np.where(np.array(labels) == ANSWER, 0, ids),
         regions=regions_from_labels(labels),
         slots=slots if len(slots) else None,
-        answer=ids[slots] if len(slots) and known else None,
+        answer=ids[slots] if tokens.answered else None,
     )
 
 
@@ -278,14 +278,14 @@ def _trimmed(pieces: Sequence[Piece]) -> list[Piece]:
     return kept
 
 
-def _tokenise(tokenizer: Any, pieces: list[Piece], known: bool = False) -> _Tokens:
+def _tokenise(tokenizer: Any, pieces: list[Piece]) -> _Tokens:
     """The text that is run, as tokens of its pieces.
 
-    Special tokens that are words of a document, a question or a `known` answer ("<eos>", "<|mdm_mask|>"), not markup,
-    are spelt. A blank before slots is left to them where the tokenizer writes it into the word that follows.
+    Special tokens that are words of a document, a question or an answer ("<eos>", "<|mdm_mask|>"), not markup, are
+    spelt. A blank before slots is left to them where the tokenizer writes it into the word that follows.
     """
-    place = next((place for place, piece in enumerate(pieces) if piece.label == ANSWER), 0)
-    lead = pieces[place - 1].text if place and not known else ""
+    place = next((place for place, piece in enumerate(pieces) if piece.label == ANSWER and piece.part != TEXT), 0)
+    lead = pieces[place - 1].text if place else ""
     alone, continued = (_encode(tokenizer, lead + word)[0] for word in ("", "a"))
     if lead.endswith(" ") and not np.array_equal(alone, continued[: len(alone)]):
         pieces = [*pieces[: place - 1], replace(pieces[place - 1], text=lead[:-1]), *pieces[place:]]
@@ -294,10 +294,11 @@ def _tokenise(tokenizer: Any, pieces: list[Piece], known: bool = False) -> _Toke
     ids, offsets = _encode(tokenizer, text)
     owners = _owners(offsets, edges)
     special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    kept = (SCAFFOLD,) if known else (SCAFFOLD, ANSWER)
     for token in np.flatnonzero(np.isin(ids, list(special)))[::-1]:
         start, stop = offsets[token]
-        if pieces[owners[token]].label not in kept and text[start:stop].strip() == special[int(ids[token])]:
+        piece = pieces[owners[token]]
+        words = piece.label != SCAFFOLD and (piece.label != ANSWER or piece.part == TEXT)
+        if words and text[start:stop].strip() == special[int(ids[token])]:
             spelt, own = _encode(tokenizer, text[start:stop], split_special_tokens=True)
             ids = np.concatenate([ids[:token], spelt, ids[token + 1 :]])
             offsets = np.concatenate([offsets[:token], own + start, offsets[token + 1 :]])
