@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import random
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -55,22 +57,109 @@ def folders(rng: random.Random, folder: Path) -> Iterator[Attempt]:
 
 
 def plant(rng: random.Random, copy: Path, marker: Path) -> str:
-    """Code under every name that a loader might look for."""
+    """One way, or several at once, to have code run that lies beside the weights."""
+    chosen = rng.sample(TRAPS, rng.choice((1, 1, 2, 3)))
+    for trap in chosen:
+        trap(rng, copy, marker)
+    return " and ".join(trap.__name__ for trap in chosen)
+
+
+def remote_code(rng: random.Random, copy: Path, marker: Path) -> None:
+    """Under every name that transformers might look for."""
     (copy / "evil.py").write_text(f"open({str(marker)!r}, 'w')\nclass Evil: pass\n")
     for name in ("config.json", "tokenizer_config.json"):
-        table = json.loads((copy / name).read_text())
+        table = read(copy / name)
         keys = ("AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoTokenizer")
-        table["auto_map"] = dict.fromkeys(keys, rng.choice(("evil.Evil", ["evil.Evil", "evil.Evil"])))
+        table["auto_map"] = dict.fromkeys(keys, rng.choice(("evil.Evil", ["evil.Evil", "evil.Evil"], "a/b--evil.Evil")))
         if rng.random() < 0.5:
             table["model_type" if name == "config.json" else "tokenizer_class"] = "Evil"
         (copy / name).write_text(json.dumps(table))
+
+
+def other_tokenizer(rng: random.Random, copy: Path, marker: Path) -> None:
+    """No tokenizer.json: transformers looks for other files, and for code."""
+    (copy / "tokenizer.json").unlink(missing_ok=True)
+    (copy / "vocab.json").write_text(rng.choice(("{}", '{"a": 0}', "[" * 100_000)))
+    (copy / "merges.txt").write_text("#version: 0.2\n")
+    (copy / "tokenizer.model").write_bytes(rng.randbytes(200))
+
+
+def pickled_weights(rng: random.Random, copy: Path, marker: Path) -> None:
     if rng.random() < 0.5:
-        (copy / "tokenizer.json").unlink()
-        (copy / "vocab.json").write_text("{}")
-    if rng.random() < 0.5:
-        (copy / "model.safetensors").unlink()
-        (copy / "pytorch_model.bin").write_bytes(pickle.dumps(Planted(marker)))
-    return "planted code"
+        (copy / "model.safetensors").unlink(missing_ok=True)
+    for name in rng.sample(("pytorch_model.bin", "model.pt", "model.ckpt", "training_args.bin", "optimizer.pt"), 2):
+        (copy / name).write_bytes(pickle.dumps(Planted(marker)))
+
+
+def pickled_safetensors(rng: random.Random, copy: Path, marker: Path) -> None:
+    """A pickle under the name of what is read."""
+    (copy / "model.safetensors").write_bytes(pickle.dumps(Planted(marker)))
+
+
+def shards_elsewhere(rng: random.Random, copy: Path, marker: Path) -> None:
+    """An index that leads out of the folder, or to a pickle."""
+    (copy / "evil.bin").write_bytes(pickle.dumps(Planted(marker)))
+    target = rng.choice(("../../evil.safetensors", "evil.bin", "/etc/passwd", "", "model.safetensors"))
+    index = {"metadata": {}, "weight_map": {"model.embed_tokens.weight": target, "lm_head.weight": target}}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def adapter(rng: random.Random, copy: Path, marker: Path) -> None:
+    """An adapter whose weights are a pickle, or whose parent is nowhere or itself."""
+    parent = rng.choice(("../../evil", str(copy), "twin-arm", "", "a/b", None, ["x"]))
+    about = {"peft_type": "LORA", "r": 4, "base_model_name_or_path": parent, "auto_mapping": {"x": "evil.Evil"}}
+    (copy / "adapter_config.json").write_text(json.dumps(about))
+    (copy / "adapter_model.bin").write_bytes(pickle.dumps(Planted(marker)))
+    (copy / "floatscope.json").write_text(
+        json.dumps({"parent": parent, "family": rng.choice(("dream", "../x.toml", 3))})
+    )
+
+
+def chat_template(rng: random.Random, copy: Path, marker: Path) -> None:
+    """Jinja that reaches for the system."""
+    reach = (
+        f"{{{{ cycler.__init__.__globals__.os.system('touch {marker}') }}}}",
+        f"{{{{ self.__init__.__globals__.__builtins__.open('{marker}', 'w') }}}}",
+        "{% for c in ''.__class__.__mro__[1].__subclasses__() %}{{ c }}{% endfor %}",
+        "{% include '/etc/passwd' %}",
+        "{{ raise_exception('no') }}",
+        "{{ messages[99].content }}",
+        "{% for",
+        "{{ 'a' * 999999999999 }}",
+        "no question in it",
+    )
+    (copy / "chat_template.jinja").write_text(rng.choice(reach))
+
+
+def family_of_a_fork(rng: random.Random, copy: Path, marker: Path) -> None:
+    table = read(copy / "config.json")
+    table["floatscope_family"] = rng.choice(("../../evil.toml", "dream", {}, 3, "\0", "sdar", "bert"))
+    (copy / "config.json").write_text(json.dumps(table))
+
+
+def bomb(rng: random.Random, copy: Path, marker: Path) -> None:
+    """Sizes that no machine holds."""
+    table = read(copy / "config.json")
+    sizes = (
+        "hidden_size",
+        "num_hidden_layers",
+        "vocab_size",
+        "intermediate_size",
+        "max_position_embeddings",
+        "head_dim",
+    )
+    table |= {rng.choice(sizes): rng.choice((10**6, 10**9, 2**31, 2**63, 10**30)) for _ in range(2)}
+    (copy / "config.json").write_text(json.dumps(table))
+
+
+TRAPS = (
+    remote_code, remote_code, other_tokenizer, pickled_weights, pickled_safetensors, shards_elsewhere, adapter,
+    chat_template, family_of_a_fork, bomb,
+)  # fmt: skip
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text())
 
 
 def gguf_files(rng: random.Random, folder: Path) -> Iterator[Attempt]:
@@ -91,6 +180,11 @@ def gguf_files(rng: random.Random, folder: Path) -> Iterator[Attempt]:
 
 
 def load_and_ask(path: Path) -> None:
-    """As a user would: load it, then a few tokens."""
-    model = fs.load(str(path), device="cpu")
-    fs.generate(model, [1, 2, 3], model.sampler({"steps": 2}, length=2))
+    """As a user would, who says yes to everything: load it, then a question."""
+    before, sys.stdin = sys.stdin, io.StringIO("y\n" * 50)
+    try:
+        model = fs.load(str(path), device="cpu")
+        prompt = fs.build_prompt(model, "Who founded it?", [fs.Document("", "Ida did.")]) if model.tokenizer else [1, 2]
+        fs.generate(model, getattr(prompt, "ids", prompt), model.sampler({"steps": 2}, length=2))
+    finally:
+        sys.stdin = before

@@ -175,3 +175,25 @@ def test_truncated(model: fs.Model, weights: Weights, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(fs.UserError, match=r"cut\.gguf could not be loaded"):
         fs.load(path)
+
+
+def test_more_layers_than_it_can_hold(weights: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = gguf.GGUFWriter.add_block_count
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf.GGUFWriter, "add_block_count", lambda writer, _: said(writer, 2**31))
+        path = write_gguf(tmp_path / "deep.gguf", weights)
+    with pytest.raises(fs.UserError, match=r"describes 2,147,483,648 layers and holds 21 tensors"):
+        fs.load(path)
+
+
+def test_its_header_is_parsed_once(weights: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes long, in Python."""
+    monkeypatch.setenv("FLOATSCOPE_CACHE", str(tmp_path / "cache"))
+    path, parsed, reader = write_gguf(tmp_path / "a.gguf", weights), [], gguf.GGUFReader
+    monkeypatch.setattr(gguf, "GGUFReader", lambda given: parsed.append(given) or reader(given))
+    fs.load(path)
+    assert len(parsed) == 1
+    monkeypatch.setenv("FLOATSCOPE_CACHE", str(tmp_path / "another"))
+    monkeypatch.chdir(tmp_path)
+    fs.load(path.name)
+    assert len(parsed) == 2

@@ -128,6 +128,8 @@ def test_a_config_of_a_far_larger_model_is_refused_before_it_is_built(llada: Pat
     (llada / "config.json").write_text(json.dumps(config | {"mlp_hidden_size": 10**9}))
     said = refused(llada)
     assert "config.json describes" in said and "one of them is damaged" in said
+    (llada / "config.json").write_text(json.dumps(config | {"n_layers": 10**9}))
+    assert "describes 1,000,000,000 layers and holds" in refused(llada)
 
 
 def test_a_wrong_family_is_refused_before_anything_is_built(llada: Path, tmp_path: Path) -> None:
@@ -195,6 +197,9 @@ def test_mask_outside_the_vocabulary(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, config, llada_tensors(random_weights(SHAPE)))
     assert "mask id 4000 is outside its vocabulary of 96" in refused(folder)
     assert fs.load(folder, mask_id=90).mask_id == 90
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"mask_token_id": {"a": 1}}))
+    assert "mask id {'a': 1} is outside its vocabulary" in refused(folder)
 
 
 def test_masked_lm_without_a_mask(tmp_path: Path) -> None:

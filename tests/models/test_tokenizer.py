@@ -115,3 +115,7 @@ def test_no_tokenizer_and_a_broken_one(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(fs.UserError, match=r"the tokenizer of .* could not be loaded"):
         fs.load(tmp_path)
+    byte_level({}).save(str(tmp_path / "tokenizer.json"))
+    write_json(tmp_path, tokenizer_config={"model_max_length": "long"})
+    with pytest.raises(fs.UserError, match="model_max_length of its tokenizer is no number"):
+        fs.load(tmp_path)

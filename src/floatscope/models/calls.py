@@ -57,3 +57,9 @@ def refuse_mismatch(path: Path, info: Mapping[str, Any]) -> None:
             problems.append(f"{label} {', '.join(names[:4])}{more}")
     if problems:
         raise UserError(f"{path} does not fit its family: {'; '.join(problems)}; name another family if it is wrong")
+
+
+def refuse_layers(path: Path, layers: int, tensors: int) -> None:
+    """More layers than a file can hold, each of which would be made before anything is compared, for hours."""
+    if layers > max(1000, tensors):
+        raise UserError(f"{path} describes {layers:,} layers and holds {tensors:,} tensors: it is damaged")

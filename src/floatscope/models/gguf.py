@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from floatscope import __version__
 from floatscope.cache import cached
 from floatscope.files import file_hash
-from floatscope.models.calls import no_bars, refuse_mismatch, transformers_call
+from floatscope.models.calls import no_bars, refuse_layers, refuse_mismatch, transformers_call
 
 Loaded = tuple[Any, Any]
 """Backbone and tokenizer."""
@@ -38,7 +38,9 @@ def convert_gguf(path: Path, folder: Path, dtype: Any) -> None:
 def _convert(path: Path, common: Mapping[str, Any]) -> Loaded:
     from transformers import AutoTokenizer
 
-    with no_bars(), transformers_call(str(path)), _parsed_once():
+    with no_bars(), transformers_call(str(path)), _parsed_once(path) as parsed:
+        layers = [field.contents() for name, field in parsed.fields.items() if name.endswith(".block_count")]
+        refuse_layers(path, max(layers, default=0), len(parsed.tensors))
         backbone = _backbone(path.parent, gguf_file=path.name, **common)
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
     # The weights are plain tensors by now; without this, save_pretrained takes them for quantized ones and refuses.
@@ -57,14 +59,15 @@ def _backbone(folder: Path, **given: Any) -> Any:
 
 
 @contextmanager
-def _parsed_once() -> Iterator[None]:
-    """transformers asks for a new reader three times and for a new table of names at every module; the same do."""
+def _parsed_once(path: Path) -> Iterator[Any]:
+    """The file, parsed; transformers asks for it three times, and for a table of names at every module: the same do."""
     import gguf
 
     reader, names = gguf.GGUFReader, gguf.get_tensor_name_map
-    gguf.GGUFReader, gguf.get_tensor_name_map = cache(reader), cache(names)
+    parsed = reader(str(path))
+    gguf.GGUFReader, gguf.get_tensor_name_map = lambda _: parsed, cache(names)
     try:
-        yield
+        yield parsed
     finally:
         gguf.GGUFReader, gguf.get_tensor_name_map = reader, names
 

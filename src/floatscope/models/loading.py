@@ -19,7 +19,7 @@ from safetensors import safe_open
 from floatscope.errors import UserError
 from floatscope.files import read_json
 from floatscope.models.adapters import Fork, adapter_files, check_parent, is_adapter, merge, read_fork
-from floatscope.models.calls import refuse_mismatch, transformers_call
+from floatscope.models.calls import refuse_layers, refuse_mismatch, transformers_call
 from floatscope.models.check import require
 from floatscope.models.families import Family, get_family, recognise
 from floatscope.models.gguf import load_gguf
@@ -224,11 +224,13 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
             "such as LlamaForCausalLM"
         )
     with transformers_call(f"{path}"):
+        shapes = _shapes(path)
+        layers = [n for name, n in config.items() if name.endswith(("layers", "layer")) and isinstance(n, int)]
+        refuse_layers(path, max(layers, default=0), len(shapes))
         if auto := family.backbone.startswith("Auto"):
             made = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
         else:
             made = backbone_config(config, family, cls.config_class)
-        shapes = _shapes(path)
         with torch.device("meta"):
             skeleton = cls.from_config(made, trust_remote_code=False) if auto else cls(made)
         stated, held = sum(p.numel() for p in skeleton.parameters()), sum(map(math.prod, shapes.values()))

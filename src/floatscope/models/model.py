@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -287,8 +288,8 @@ class Model:
         found = next((one for one in (given, *stated, self.family.mask_id) if one is not None), None)
         if found is None:
             raise UserError(f"{self.name}: neither config nor tokenizer states a mask token; pass mask_id")
-        if not 0 <= found < self.vocabulary:
-            raise UserError(f"{self.name}: mask id {found} is outside its vocabulary of {self.vocabulary}")
+        if not isinstance(found, Integral) or not 0 <= found < self.vocabulary:
+            raise UserError(f"{self.name}: mask id {found!r} is outside its vocabulary of {self.vocabulary}")
         return int(found)
 
     def _eos_ids(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+from floatscope.errors import UserError
 from floatscope.files import read_json
 from floatscope.models.calls import transformers_call
 from floatscope.models.families import Family
@@ -31,6 +32,8 @@ def load_tokenizer(folder: Path, family: Family, model_type: str | None) -> Any:
         cls = getattr(transformers, family.tokenizer)
     with transformers_call(f"the tokenizer of {folder}"):
         tokenizer = cls.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if not isinstance(tokenizer.model_max_length, int | float):
+            raise UserError(f"{folder}: model_max_length of its tokenizer is no number")
         if own:
             _complete(tokenizer, folder, family, model_type)
     return tokenizer
