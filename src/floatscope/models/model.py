@@ -288,7 +288,7 @@ class Model:
         found = next((one for one in (given, *stated, self.family.mask_id) if one is not None), None)
         if found is None:
             raise UserError(f"{self.name}: neither config nor tokenizer states a mask token; pass mask_id")
-        if not isinstance(found, Integral) or not 0 <= found < self.vocabulary:
+        if not isinstance(found, Integral) or not 0 <= int(found) < self.vocabulary:
             raise UserError(f"{self.name}: mask id {found!r} is outside its vocabulary of {self.vocabulary}")
         return int(found)
 
