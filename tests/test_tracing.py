@@ -275,6 +275,20 @@ def test_steps_are_seen_as_they_are_made():
     assert [step.index for step in seen] == [0, 1, 2, 3]
 
 
+def test_what_each_step_received_is_told_as_it_is_made():
+    """The arrays of the trace, step by step; of a sample that has ended, its last."""
+    told = []
+    model = tiny_model("sdar")
+    with torch.no_grad():
+        model.backbone.lm_head.weight.mul_(6)
+    prompts, sampler = [[5, 6, 7], [8, 9, 10, 11]], fs.ThresholdSampler(length=8, threshold=0.35)
+    traces = fs.trace(model, prompts, sampler, on_received=lambda step, seen: told.append((step.index, seen)))
+    assert [index for index, _ in told] == list(range(max(trace.steps for trace in traces)))
+    for index, seen in told:
+        for own, trace in zip(seen, traces, strict=True):
+            assert np.array_equal(own, trace.received[min(index, trace.steps - 1)])
+
+
 def test_an_answer_of_one_token():
     for name in ("llama", "llada"):
         trace = fs.trace(tiny_model(name), [5, 6, 7], sampler_for(name, 4 if name == "llada" else 1))

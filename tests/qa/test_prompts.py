@@ -244,6 +244,16 @@ def test_a_document_that_is_cut_says_so_even_if_what_is_left_takes_as_many_token
     assert documents[0].text not in prompt.text and prompt.cut[0] > 0
 
 
+def test_a_token_that_a_document_shares_with_the_line_s_end_is_not_left_out():
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    letters = {text: number for number, text in enumerate(["?", "a", "b", "\n", "ab", "ab\n"])}
+    shared = Tokenizer(models.BPE(vocab=letters, merges=[("a", "b"), ("ab", "\n")], unk_token="?"))
+    prompt = build_prompt(PreTrainedTokenizerFast(tokenizer_object=shared), "Who?", [Document("", "ab")])
+    assert letters["ab\n"] in prompt.ids and prompt.cut == (0,)
+
+
 def test_the_longest_documents_are_cut_first_and_to_one_size():
     tokenizer = make_tokenizer()
     long, middle, short = ("a " * size for size in (30, 20, 5))
