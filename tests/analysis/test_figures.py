@@ -76,7 +76,9 @@ def test_drift_has_a_panel_for_each_measure_and_the_turnover_in_a_sentence():
     table += [row(measure="top_shift", layer=n, value=v, random=30.0) for n, v in enumerate((1.0, 3.0))]
     table += [row("w", measure="turnover", layer=n, value=0.75) for n in (0, 1)]
     figure = draw("drift", {"drift": result("drift", table)}, MODEL)
-    assert figure.finding == "Turnover, mean over layers: m 0.10 (random 1.00, untrained 0.50); w 0.75."
+    assert (
+        figure.finding == "Turnover from step to step, mean over layers: m 0.10 (random 1.00, untrained 0.50); w 0.75."
+    )
     turnover, shift = scenes(figure)
     assert (turnover.title, shift.title) == ("turnover of anchors", "shift of the top position, tokens")
     assert turnover.places("symbol", fill=BLUE) == [(6, 140), (234, 112)]
@@ -510,7 +512,9 @@ def test_models_have_the_order_and_colours_of_the_page():
     made = {"drift": result("drift", table)}
     assert scenes(draw("drift", made, ("x", "w")))[0].marks("symbol", fill=GREEN)[0]["description"].find("model: w") > 0
     assert {mark["fill"] for mark in scenes(draw("drift", made, ("x", "w")))[0].marks("symbol")} == {GREEN, MODELS[2]}
-    assert re.match(r"Turnover, mean over layers: m 0.50, w 0.50", draw("drift", made).finding)  # MDMs first
+    assert re.match(
+        r"Turnover from step to step, mean over layers: m 0.50, w 0.50", draw("drift", made).finding
+    )  # MDMs first
 
 
 def test_numbers_for_people():

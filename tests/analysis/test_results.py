@@ -171,7 +171,7 @@ def test_save_and_read_from_files(tmp_path):
     np.testing.assert_allclose(first.table["value"], direct.table["value"], atol=1e-6)
     paths = first.save(tmp_path / "tables")
     assert [path.name for path in paths] == [
-        f"{name}.parquet" for name in ("flow", "flow_gold", "flow_contrast", "flow_steps")
+        f"{name}.parquet" for name in ("flow", "flow_steps", "flow_gold", "flow_contrast")
     ]
     assert pl.read_parquet(paths[0]).equals(first.table)
     assert len(find_traces(folder / "0.safetensors", folder)) == 5

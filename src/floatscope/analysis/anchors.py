@@ -145,11 +145,16 @@ def parse_detector(text: str) -> Callable[[Field], Array]:
 
 def field_of(trace: Trace, normalisation: str = "rows") -> Field:
     """[step, layer, token] received attention, mean over heads."""
+    return make_field(trace.received, trace.rows[:, None, None], trace.visible, normalisation)
+
+
+def make_field(received: Array, rows: Array, seen: Array, normalisation: str) -> Field:
+    """Received attention [..., token] of so many rows, of which `seen` see a column."""
     if normalisation not in NORMALISATIONS:
         raise UserError(f"The normalisation {normalisation!r} is not known; use 'rows' or 'visible'.")
-    rows, seen = trace.rows[:, None, None], trace.visible
-    visible = ratio(trace.received * rows.astype(np.float32), seen, 0).astype(np.float32)
-    return Field(trace.received if normalisation == "rows" else visible, visible, seen > 0, rows)
+    visible = ratio(received * rows.astype(np.float32), seen, 0).astype(np.float32)
+    present = np.broadcast_to(seen > 0, received.shape)
+    return Field(received if normalisation == "rows" else visible, visible, present, rows)
 
 
 def detect(trace: Trace, detector: str = "zscore(3)", normalisation: str = "rows") -> Array:
@@ -166,6 +171,17 @@ def random_like(weights: Array, present: NDArray[np.bool_], rng: np.random.Gener
         candidates = np.flatnonzero(present[place])
         chosen[place][rng.choice(candidates, min(count[place], len(candidates)), replace=False)] = True
     return chosen
+
+
+def shuffled(received: Array, anchors: Array, present: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """received, anchors [step, layer, token] with the columns that exist shuffled at every step and layer."""
+    order = np.argsort(np.where(present, rng.random(present.shape, np.float32), 2), axis=-1)  # absent ones last
+    places = np.argsort(~present, axis=-1, kind="stable") if not present.all() else np.arange(present.shape[-1])
+    drawn = np.zeros_like(received), np.zeros_like(anchors)
+    for found, values in zip(drawn, (received, anchors), strict=True):
+        taken = np.take_along_axis(values, order, axis=-1)
+        np.put_along_axis(found, np.broadcast_to(places, present.shape), taken, axis=-1)
+    return drawn
 
 
 def anchors(

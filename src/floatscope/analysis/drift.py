@@ -4,17 +4,19 @@ The map of one sample over its steps is here too, as a table and as a figure.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import altair as alt
 import numpy as np
 import polars as pl
 
-from floatscope.analysis.anchors import detect, field_of, parse_detector
+from floatscope.analysis.anchors import detect, field_of, parse_detector, shuffled
 from floatscope.analysis.cells import Array, cell_columns, mean_known, ratio
 from floatscope.analysis.depth import depth_table
 from floatscope.analysis.drawing import Plot, arrange, lines, name_axis, plot, token_axis, tooltips
 from floatscope.analysis.figure import Figure, finding, result_figure
+from floatscope.analysis.floating import add_floating, panels, sentences, verdicts
 from floatscope.analysis.palette import ACCENT, HEAT, INK
 from floatscope.analysis.results import Controls, Options, Panel, Result, analyse
 from floatscope.analysis.uniform import on_uniform
@@ -30,37 +32,35 @@ TOP = 10
 
 
 def drift(traces: Iterable[Trace], options: Options, controls: Controls) -> Result:
-    """Every drift measure per model and layer; random control: received attention shuffled at every step."""
+    """Every drift measure per model and layer; random control: received attention shuffled at every step.
+
+    Further tables: thirds of the layers; and from the first step to the last, see `floating`.
+    """
     keys = ("measure", "layer")
 
     def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any]:
         if trace.steps < 2:
             panel.note("Traces of one step have no drift: their values are null.")
+        add_floating(trace, options, rng, panel)
         field = field_of(trace, options.normalisation)
         anchors = parse_detector(options.detector)(field) > 0.5
         found = _measures(trace.received, anchors, field.present)
         flat = on_uniform(trace, lambda even: trace_drift(even, options))
-        shuffled = _measures(*_shuffle(trace.received, anchors, field.present, rng), field.present)
-        return cell_columns(keys, value=found, uniform=flat, random=shuffled)
+        random = _measures(*shuffled(trace.received, anchors, field.present, rng), field.present)
+        return cell_columns(keys, value=found, uniform=flat, random=random)
 
-    return analyse("drift", traces, keys, measure, options, controls, drift_depth=depth_table)[0]
+    result, panel = analyse("drift", traces, keys, measure, options, controls, drift_depth=depth_table)
+    if "drift_ends" not in panel.beside:
+        return result
+    ends = panel.beside["drift_ends"]
+    further = {"drift_ends_depth": depth_table(ends, options), "drift_verdicts": verdicts(ends, options)}
+    return replace(result, tables={**result.tables, **further})
 
 
 def trace_drift(trace: Trace, options: Options) -> dict[str, Array]:
     """Every measure of one trace, [layer]; nan where it is undefined."""
     field = field_of(trace, options.normalisation)
     return _measures(trace.received, parse_detector(options.detector)(field) > 0.5, field.present)
-
-
-def _shuffle(received: Array, anchors: Array, present: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """received, anchors [step, layer, token] with the columns that exist shuffled at every step and layer."""
-    order = np.argsort(np.where(present, rng.random(present.shape, np.float32), 2), axis=-1)  # absent ones last
-    places = np.argsort(~present, axis=-1, kind="stable") if not present.all() else np.arange(present.shape[-1])
-    shuffled = np.zeros_like(received), np.zeros_like(anchors)
-    for found, values in zip(shuffled, (received, anchors), strict=True):
-        drawn = np.take_along_axis(values, order, axis=-1)
-        np.put_along_axis(found, np.broadcast_to(places, present.shape), drawn, axis=-1)
-    return shuffled
 
 
 def _measures(received: Array, anchors: Array, present: Array) -> dict[str, Array]:
@@ -140,18 +140,25 @@ _FAR = ("top_shift", "centroid_shift", "wasserstein")
 
 
 def figure(result: Result, models: Sequence[str]) -> Figure:
-    """Every drift measure per layer."""
+    """From the first step to the last and over the run; and every measure from one step to the next per layer."""
     table = result.table
-    panels = [lines(table, title, {"measure": name}, models, symlog=name in _FAR) for name, title in _TITLES.items()]
-    what, turnover = "Turnover, mean over layers", table.filter(measure="turnover")
+    groups, tables = panels(result, models)
+    groups["from one step to the next"] = [
+        lines(table, title, {"measure": name}, models, symlog=name in _FAR) for name, title in _TITLES.items()
+    ]
+    what, turnover = "Turnover from step to step, mean over layers", table.filter(measure="turnover")
+    told = (sentences(result, models), finding(what, turnover, models, ("random", "untrained")))
     return result_figure(
         result,
         "How far it moves",
-        panels,
-        "Turnover 0 is a sink that never moves, 1 is a new set of anchors at every step; bands are 95 % intervals "
-        "over samples. Distances in tokens have a scale that is linear near 0 and logarithmic above. Thin lines are "
-        "controls: even attention, the same values shuffled over positions at every step, the untrained model.",
-        finding(what, turnover, models, ("random", "untrained")),
+        groups,
+        "Above, every step against the first, over all columns, which new text changes too, and over the context's. "
+        "Below, each step against the next: turnover 0 is a sink that never moves, 1 is a new set of anchors at every "
+        "step; distances in tokens have a scale that is linear near 0 and logarithmic above. Bands are 95 % intervals "
+        "over samples. Thin lines and grey marks are controls: even attention, the same values shuffled over positions "
+        "at every step, the untrained model; for where anchors are, all columns that exist (random).",
+        " ".join(filter(None, told)),
+        **tables,
     )
 
 

@@ -79,7 +79,7 @@ def flow(traces: Iterable[Trace], options: Options, controls: Controls, alpha: f
         flat, flat_by_step = _trace_flow(trace, even.region_matrix(head_mean=True)[:, kinds], alpha)
         if by_step:
             columns = cell_columns(_STEP_KEYS, value=by_step, uniform=flat_by_step)
-            panel.beside.setdefault("flow_steps", Panel(_STEP_KEYS)).add(trace, _named(trace, columns))
+            panel.next_to("flow_steps", _STEP_KEYS).add(trace, _named(trace, columns))
         columns = _named(trace, cell_columns(_KEYS, value=found, uniform=flat))
         return columns | {
             "window": pl.Series(columns["window"].tolist(), dtype=pl.String),
@@ -91,8 +91,6 @@ def flow(traces: Iterable[Trace], options: Options, controls: Controls, alpha: f
     to_documents = result.table.filter(_TO_DOCUMENTS).with_columns(_IS_GOLD.alias("is_gold"))
     tables = {**result.tables, "flow_gold": to_documents.drop("view", "form", "layer", "source")}
     tables["flow_contrast"] = summarise(panel, options, ("gold", "window"), _contrasts, pl.lit(True))
-    for name, steps in panel.beside.items():
-        tables[name] = summarise(steps, options)
     return Result("flow", tables, result.notes)
 
 

@@ -156,6 +156,10 @@ class Panel:
         """Remember a sentence once."""
         self.notes[sentence] = None
 
+    def next_to(self, name: str, keys: Sequence[str]) -> "Panel":
+        """The panel of this name for further numbers of the same samples; it becomes a table of its own."""
+        return self.beside.setdefault(name, Panel(tuple(keys)))
+
     def controls_of(self, model: str) -> list[str]:
         """The untrained controls of a model: the one that names it, else those of the same make."""
         known = self.untrained.models if self.untrained else {}
@@ -230,6 +234,7 @@ def analyse(
         for beside, other in panel.beside.items():
             other.untrained = panel.untrained.beside.get(beside)
     tables = {table: make(panel, options) for table, make in ({name: main or summarise} | further).items()}
+    tables |= {table: summarise(other, options) for table, other in panel.beside.items()}
     return Result(name, tables, tuple(notes)), panel
 
 

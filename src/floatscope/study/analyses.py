@@ -38,10 +38,7 @@ class RunTraces:
 
     def __iter__(self) -> Iterator[Trace]:
         for path in self.paths:
-            trace = Trace.load(path)
-            about = dict(trace.metadata)
-            about["sample"] = "/".join(str(about[key]) for key in ("task", "condition", "sample"))
-            yield dataclasses.replace(trace, metadata=about)
+            yield Trace.load(path)
 
 
 def run_analyses(run: Run, notify: Callable[[str, int, int], None]) -> None:
