@@ -99,6 +99,8 @@ def test_the_mirrored_layout_turns_right_into_left_and_nothing_else():
     assert (side_of(trace), side_of(mirrored)) == ("right", "left")
     after_bos = placed(to_trace(full_run(steps=6, answer=6)), [0, *range(11, 17), *range(1, 11)])
     assert side_of(after_bos) == "left"  # all but the bos token stand at its right
+    before_end = placed(to_trace(full_run(steps=6, answer=6)), [*range(1, 17), 0])
+    assert side_of(before_end) == "right"  # all but one token at the end
     one, other = (measured(each, OPTIONS) for each in (trace, mirrored))
     for (name, *label), values in one.items():
         sign = -1 if name == "rightward" else 1
@@ -154,6 +156,9 @@ def test_controls_are_even_attention_shuffled_positions_and_the_untrained_model(
     sink = to_trace(constant_rows(peaked(np.full((6, 1), 2), TOKENS)))
     shuffled = drift([sink]).tables["drift_ends"].filter(measure="total_variation", columns="all", rows="all")
     assert shuffled["value"].item() == pytest.approx(0, abs=1e-6) and shuffled["random"].item() > 0.5
+    wander = to_trace(constant_rows(peaked(np.arange(8)[:, None], TOKENS)))
+    way = drift([wander]).tables["drift_ends"].filter(measure="rightward", columns="all", rows="all").row(0, named=True)
+    assert way["value"] == pytest.approx(1) and abs(way["random"]) < 0.9  # shuffled positions go nowhere
     curve = tables["drift_curve"].filter(measure="displacement", columns="context", rows="masked")
     assert curve["percent"].to_list() == list(range(0, 101, 10))
     means = [measured(trace, OPTIONS)["displacement", "context", "masked"].mean(axis=0) for trace in traces]
@@ -197,6 +202,15 @@ def test_heads_apart(kind):
         for name, values in expected.items():
             (found,) = table.filter(measure=name, columns="all", rows="all", layer=layer, head=head)["value"]
             assert found == pytest.approx(values[-1], abs=1e-5), name
+        if kind == "mdm":
+            ends = (0, len(run.attention) - 1)
+            asking = {step: np.array(row_groups(run, step)) == "answer:masked" for step in ends}
+            maps = [run.attention[step][layer, head][asking[step]].mean(axis=0) for step in ends]
+            expected, _ = plain(maps, [run.tokens] * 2, list(range(run.prompt_length)))
+            (found,) = table.filter(
+                measure="total_variation", columns="context", rows="masked", layer=layer, head=head
+            )["value"]
+            assert found == pytest.approx(expected["total_variation"][-1], abs=1e-5)
     trace = to_trace(run)
     compact = dataclasses.replace(trace, arrays={n: v for n, v in trace.arrays.items() if n != "head_attention"})
     result = drift([compact], OPTIONS)
@@ -242,6 +256,12 @@ def test_floating_is_change_above_the_arms_on_the_same_text():
     # a correlation that falls is a change too
     (row,) = table.filter(measure="correlation").to_dicts()
     assert (row["value"], row["verdict"]) == (pytest.approx(0.5), "floating")
+    groups = {
+        ("arm", "arm", name, name): {"turnover": values}
+        for name, values in (("left", [0.9, 0.8]), ("right", [0.1, 0.1]))
+    }
+    both = verdicts(ends_of(groups | {("m", "mdm", "right", "right"): {"turnover": [0.5, 0.6]}}), Options())
+    assert both["value"].to_list() == pytest.approx([0.45])  # the ARM of the same condition, where there is one
     alone = verdicts(ends_of({("far", "mdm", "", "right"): {"turnover": [0.7, 0.8]}}), Options()).row(0, named=True)
     assert (alone["verdict"], alone["value"], alone["beside"]) == ("no ARM on the same text", None, None)
 
