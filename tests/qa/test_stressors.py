@@ -45,6 +45,7 @@ def two_hop(number: int) -> Sample:
     return Sample(f"b{number}", f"Where was the caster of bell {number} born?", (TOWNS[number],), documents)
 
 
+TEXTS = [Sample("t", "", ("a gap",), before="Before ", after=" after.")]
 ONE = [one_hop(number) for number in range(len(TOWNS))]
 TWO = [two_hop(number) for number in range(len(TOWNS))]
 
@@ -80,7 +81,7 @@ def test_every_stressor_makes_labelled_conditions_of_its_example(name: str) -> N
         assert all(value is None or type(value) is row.labels[key] for key, value in condition.labels.items())
         assert row.axis is None or "{" not in row.axis.panel.format_map(condition.labels)
         pickle.loads(pickle.dumps(condition))  # conditions travel to other processes
-        for sample in TWO if name == "layout" else ONE:
+        for sample in {"layout": TWO, "passage": TEXTS}.get(name, ONE):
             stressed = stress(sample, condition, Pool(ONE + TWO), 0)
             assert (stressed.id, stressed.question, stressed.answers) == (sample.id, sample.question, sample.answers)
             assert not any(mentions(f"{d.title} {d.text}", sample.answers) for d in others(stressed))

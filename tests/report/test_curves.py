@@ -33,9 +33,11 @@ def made():
 def test_points_have_their_own_baselines_and_the_best_guess():
     found = stress_curves(made(), ("m", "a"))
     assert found.columns == [
-        "stressor", "task", "panel", "axis", "x", "model", "value", "low", "high", "n", "closed-book", "oracle", "guess"
+        "stressor", "task", "panel", "axis", "x", "model", "metric", "value", "low", "high", "n", "closed-book",
+        "oracle", "guess",
     ]  # fmt: skip
-    rows = found.drop("stressor", "panel", "axis").rows()
+    assert set(found["metric"]) == {"accuracy"}
+    rows = found.drop("stressor", "panel", "axis", "metric").rows()
     shown = [tuple(round(cell, 9) if isinstance(cell, float) else cell for cell in row) for row in rows]
     assert shown == [
         ("t", "0", "m", 0.6, 0.5, 0.7, 9, 0.1, 0.8, 0.2),

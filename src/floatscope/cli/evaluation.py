@@ -25,8 +25,8 @@ class Asking(LoadFlags):
     model: Annotated[tuple[str, ...], REPEATED]
     """A folder, a .gguf file, a hub id or a twin; repeat for more. NAME=SOURCE gives it a name."""
     task: Annotated[tuple[str, ...], REPEATED]
-    """world[:KIND[:DOCUMENTS]] (rag, twohop, ...), a .json or .jsonl file or hf:NAME; repeat for more. NAME=SOURCE
-    gives it a name."""
+    """world[:KIND[:DOCUMENTS]] (rag, twohop, ...), a .json or .jsonl file, hf:NAME, or passages:FILE for texts to fill
+    in; repeat for more. NAME=SOURCE gives it a name."""
     out: Path
     """The run folder; one that is there is taken up where it stopped."""
     limit: int = 100
@@ -62,7 +62,7 @@ class Asking(LoadFlags):
 
 
 def evaluate(asking: Asking, *, documents: str | None = None) -> int:
-    """Answer questions with and without documents; print scores, gains and comparisons with their intervals.
+    """Answer questions with and without documents, or fill in passages; print scores and comparisons with intervals.
 
     Example: floatscope evaluate --model twin-arm --model twin-llada --task world --documents 0,5 --length 8 --out runs/qa
 
@@ -73,8 +73,16 @@ def evaluate(asking: Asking, *, documents: str | None = None) -> int:
     """  # noqa: E501  an example must stay on one line to be copied
     from floatscope.study.plan import Curve
 
-    worlds = all(_task(text, asking).from_world for text in asking.task)
-    return ask("evaluate", asking, [Curve("documents", documents or ("0,5" if worlds else "0,own"))])
+    tasks = [_task(text, asking) for text in asking.task]
+    questions = tuple(task for task in tasks if not task.is_passages)
+    curves = []
+    if questions:
+        default = "0,5" if all(task.from_world for task in questions) else "0,own"
+        curves.append(Curve("documents", documents or default, tuple(task.name for task in questions)))
+    for task in tasks:
+        if task.is_passages:
+            curves.append(Curve("passage", task.layouts, (task.name,)))
+    return ask("evaluate", asking, curves)
 
 
 def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdown") -> int:
@@ -134,8 +142,8 @@ def _task(text: str, asking: Asking) -> TaskPlan:
 
     name, source = _named(text)
     plan = TaskPlan(source, "" if name == source else name)
-    if plan.from_world:
-        return plan
+    if plan.from_world or plan.is_passages:
+        return replace(plan, skip_wrong=asking.skip_wrong and not plan.from_world)
     return replace(
         plan, shape=asking.shape, corpus=asking.corpus, retrieve=asking.retrieve, retriever=asking.retriever,
         skip_wrong=asking.skip_wrong,
@@ -143,9 +151,15 @@ def _task(text: str, asking: Asking) -> TaskPlan:
 
 
 def _for_tasks(curve: Curve, tasks: tuple[TaskPlan, ...]) -> Curve:
-    """A curve for the tasks it can be for: those not known to have another number of gold documents than it needs."""
+    """A curve for the tasks it can be for: not known to have another number of gold documents than it needs, and of
+    questions or passages as it is."""
     from floatscope.qa.stressors import STRESSORS
 
-    needed = STRESSORS[curve.stressor].gold_documents
-    fit = tuple(task.name for task in tasks if needed is None or task.gold_documents in (None, needed))
-    return curve if len(fit) in (0, len(tasks)) else replace(curve, tasks=fit)
+    row = STRESSORS[curve.stressor]
+    fit = tuple(
+        task.name
+        for task in tasks
+        if (row.gold_documents is None or task.gold_documents in (None, row.gold_documents))
+        and row.passages in (None, task.is_passages)
+    )
+    return curve if curve.tasks or len(fit) in (0, len(tasks)) else replace(curve, tasks=fit)

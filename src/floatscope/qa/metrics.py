@@ -52,6 +52,8 @@ def f1(prediction: str, answers: Iterable[str]) -> float:
 
 
 METRICS: dict[str, Callable[[str, Iterable[str]], float]] = {"accuracy": accuracy, "em": exact_match, "f1": f1}
+PASSAGE_METRICS = ("recovered", "common", "bits", "right", "wrong", "invented")
+"""Scores of passages: tokens recovered and what is said beside it (`qa.gaps.score_gap`), and bits per token."""
 
 
 def score(prediction: str, answers: Iterable[str]) -> dict[str, float]:

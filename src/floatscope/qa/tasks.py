@@ -1,11 +1,12 @@
 """Tasks: one source of samples and the pool of distractors that goes with it. Running them is left to others.
 
-A source is a file in one of the readers' shapes, "hf:NAME" (a dataset of the hub), or "world[:KIND[:DOCUMENTS]]".
+A source is a file in one of the readers' shapes, "hf:NAME" (a dataset of the hub), "passages:" and either of these for
+the texts in them, or "world[:KIND[:DOCUMENTS]]".
 """
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,7 @@ from floatscope.qa.samples import Sample
 from floatscope.qa.stressors.pool import Pool
 from floatscope.qa.world import KINDS, World
 
-WORLD = "world"
+WORLD, PASSAGES = "world", "passages:"
 WORLD_SAMPLES = 200
 WORLD_DOCUMENTS = 5
 POOL_SAMPLES = 3000
@@ -63,8 +64,14 @@ def read_task(
         raise UserError(f"The limit is {limit}: ask for at least one sample.")
     if source == WORLD or source.startswith(f"{WORLD}:"):
         return _world_task(source, limit, seed, corpus, retrieve)
+    if source.startswith(PASSAGES):
+        if shape is not None or corpus is not None or retrieve is not None:
+            raise UserError("Passages are read as texts: leave out the shape, the corpus and the retrieval for them.")
+        source, shape = source.removeprefix(PASSAGES), "passage"
     skipped: list[WrongRecord] = []
     stream = read_samples(source, shape, skipped if skip_wrong else None)
+    if shape == "passage":
+        stream = _different(stream)
     read = list(islice(stream, min(max(limit or 0, POOL_SAMPLES), sys.maxsize)))
     samples = read[:limit] if limit is not None else [*read, *stream]
     documents = read_corpus(corpus) if corpus is not None else documents_of(read)
@@ -91,6 +98,16 @@ def _world_task(source: str, limit: int | None, seed: int, corpus: str | Path | 
     others = world.samples("rag", WORLD_SAMPLES, documents=WORLD_DOCUMENTS, seed=seed + 1)
     others = [replace(other, id=f"pool-{other.id}") for other in others]
     return Task(samples, Pool((*samples, *others), same_title=False))
+
+
+def _different(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Each passage once: questions may share their documents."""
+    seen: set[tuple[str, ...]] = set()
+    for sample in samples:
+        text = (sample.before, *sample.answers, sample.after)
+        if text not in seen:
+            seen.add(text)
+            yield sample
 
 
 def _with_gold(samples: Sequence[Sample]) -> Iterator[Sample]:

@@ -8,32 +8,38 @@ from floatscope.analysis.drawing import arrange, lines
 from floatscope.analysis.figure import Figure
 
 BASELINES = ("closed-book", "oracle")
+HEIGHTS = {"accuracy": "accuracy", "recovered": "tokens recovered"}
+"""What curves show, by metric: of questions and of passages."""
 
 
 def stress_curves(scores: pl.DataFrame, models: Sequence[str]) -> pl.DataFrame:
     """The points of all curves, in the order of `models`; columns of `Run.scores`, each baseline's and `guess`."""
-    accuracy = scores.filter(metric="accuracy")
+    accuracy = scores.filter(pl.col("metric").is_in(list(HEIGHTS)))
     edits = accuracy.filter(statistic="effect")["stressor"].unique()
     own = accuracy.filter(pl.col("panel").is_not_null(), ~pl.col("stressor").is_in(edits), statistic="score")
     own = own.drop_nulls("value")
     for name in BASELINES:
         beside = accuracy.filter(condition=name, statistic="score").select("task", "model", value="value")
         own = own.join(beside.rename({"value": name}), on=["task", "model"], how="left", maintain_order="left")
-    guesses = accuracy.filter(statistic="guess").group_by("task", "condition").agg(guess=pl.col("value").max())
+    guesses = scores.filter(
+        (pl.col("statistic") == "guess") & (pl.col("metric") == "accuracy") | (pl.col("metric") == "common")
+    )
+    guesses = guesses.group_by("task", "condition").agg(guess=pl.col("value").max())
     own = own.join(guesses, on=["task", "condition"], how="left", maintain_order="left")
     place = {model: number for number, model in enumerate(models)}
     return own.select(
-        "stressor", "task", "panel", "axis", "x", "model", "value", "low", "high", "n", *BASELINES, "guess"
+        "stressor", "task", "panel", "axis", "x", "model", "metric", "value", "low", "high", "n", *BASELINES, "guess"
     ).sort(pl.col("model").replace_strict(place, default=len(place), return_dtype=pl.Int64), maintain_order=True)
 
 
 def stress_figure(table: pl.DataFrame, models: Sequence[str]) -> Figure:
     """Accuracy by level, a panel for each curve, with the baselines as controls."""
     panels = []
-    for stressor, axis, panel in table.select("stressor", "axis", "panel").unique(maintain_order=True).iter_rows():
+    curves = table.select("stressor", "axis", "panel", "metric").unique(maintain_order=True)
+    for stressor, axis, panel, metric in curves.iter_rows():
         where = {"stressor": stressor, "panel": panel}
         panels.append(
-            lines(table, str(panel), where, models, "x", axis, "accuracy", (*BASELINES, "guess"), ends=(0, 1))
+            lines(table, str(panel), where, models, "x", axis, HEIGHTS[metric], (*BASELINES, "guess"), ends=(0, 1))
         )
     return Figure(
         "stress",
@@ -41,7 +47,8 @@ def stress_figure(table: pl.DataFrame, models: Sequence[str]) -> Figure:
         arrange(panels, {"table": table}),
         table,
         "Share of right answers with 95 % intervals. Thin lines are each model's baselines: closed-book without "
-        "documents, oracle with the gold documents only; guess knows no model.",
+        "documents, oracle with the gold documents only; guess knows no model. Of passages, the share of tokens "
+        "recovered, beside what the commonest token of the text would recover.",
     )
 
 

@@ -12,6 +12,14 @@ from floatscope.errors import UserError
 FORMS = ("markdown", "latex", "csv")
 AVERAGE = "Avg"
 _METRICS = {"accuracy": "Acc", "f1": "F1"}
+_PASSAGE_METRICS = {
+    "recovered": "recovered",
+    "common": "by the commonest token",
+    "bits": "bits per token",
+    "right": "facts right",
+    "wrong": "wrong",
+    "invented": "invented",
+}
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
     c: f"\\{c}" for c in "&%$#_{}"
 }
@@ -43,6 +51,7 @@ def write_tables(scores: pl.DataFrame, notes: Mapping[str, Sequence[str]], form:
         headline(own, notes["documents"]),
         comparisons(own),
         curves(stressed.filter(pl.col("statistic") != "effect"), notes["stress"]),
+        passages(stressed, notes["stress"]),
         effects(stressed),
     )
     write = _markdown if form == "markdown" else _latex
@@ -102,6 +111,19 @@ def curves(scores: pl.DataFrame, notes: Sequence[str]) -> Table:
     return Table(title, ["task", "condition", *columns], rows, notes)
 
 
+def passages(scores: pl.DataFrame, notes: Sequence[str]) -> Table:
+    """What each model recovers of passages, by condition; facts are the world's."""
+    shown = scores.filter(pl.col("metric").is_in(list(_PASSAGE_METRICS)), statistic="score")
+    metrics = [metric for metric in _PASSAGE_METRICS if metric in shown["metric"]]
+    rows = []
+    for (task, condition, model), part in shown.group_by(["task", "condition", "model"], maintain_order=True):
+        cells = {row["metric"]: row for row in part.iter_rows(named=True)}
+        told = [_share(cells[name]) if name in cells else "" for name in metrics]
+        rows.append([str(task), str(condition), str(model), *told])
+    title = "Passages: tokens recovered and facts told in percent, bits per token, with 95 % intervals"
+    return Table(title, ["task", "condition", "model", *(_PASSAGE_METRICS[name] for name in metrics)], rows, notes)
+
+
 def effects(scores: pl.DataFrame) -> Table:
     """Every edit of attention: what it does beside the unedited model and beside each of its control twins."""
     rows = [
@@ -121,7 +143,8 @@ def _share(row: Row) -> str:
     if row["value"] is None:
         return ""
     sign = "+" if row["statistic"] in ("gain", "difference", "effect") else ""
-    value, low, high = (f"{100 * row[name]:{sign}.1f}" for name in ("value", "low", "high"))
+    form, scale = (".2f", 1) if row["metric"] == "bits" else (f"{sign}.1f", 100)
+    value, low, high = (f"{scale * row[name]:{form}}" for name in ("value", "low", "high"))
     return f"{value} [{low}, {high}]"
 
 

@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from floatscope.canvas import Prompt
-from floatscope.decoding import Sampler, generate
+from floatscope.decoding import Generation, Sampler, generate
 from floatscope.errors import UserError
 from floatscope.models.families import Family
 from floatscope.models.model import Model
+from floatscope.qa.gaps import build_gap, score_gap
 from floatscope.qa.metrics import score
 from floatscope.qa.prompts import build_prompt
 from floatscope.qa.templates import Template, read_template
@@ -43,9 +46,16 @@ Answer = tuple[Row, Trace | None]
 
 def prepare(study: Study, model: Model, template: Template, job: Job) -> Prepared:
     """The sample under its condition, as a prompt for this model."""
-    slots = job.condition.slots or study.slots
+    condition = job.condition
+    slots = condition.slots or study.slots
     try:
-        sample = job.task.under(job.condition, job.sample, study.seed)
+        sample = job.task.under(condition, job.sample, study.seed)
+        if sample.is_passage:
+            canvas = build_gap(
+                model.tokenizer, sample, slots, layout=condition.layout, context=condition.context, room=model.context
+            )
+            assert canvas.slots is not None
+            return Prepared(job, len(canvas.slots), canvas)
         question = NULL_QUESTION if job.unit.control == NULL_QUERY else sample.question
         prompt = build_prompt(
             model.tokenizer,
@@ -53,7 +63,7 @@ def prepare(study: Study, model: Model, template: Template, job: Job) -> Prepare
             sample.documents,
             sample.answers,
             template=template,
-            placement=job.condition.placement,
+            placement=condition.placement,
             raw=study.prompt.raw,
             room=None if model.context is None else model.context - slots,
             slots=slots,
@@ -112,16 +122,29 @@ def answer(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepare
 def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]) -> list[Answer]:
     prompts = [prepared.prompt for prepared in batch if prepared.prompt is not None]
     seeds = [prepared.job.unit.seed(study.seed) for prepared in batch]
-    edits = [prepared.job.condition.edits for prepared in batch] if batch[0].job.condition.edits else ()
+    condition, passages = batch[0].job.condition, batch[0].job.sample.is_passage
+    options: Any = {"replay": condition.replay, "edits": [condition.edits] * len(batch) if condition.edits else ()}
     if batch[0].job.traced:
-        done = trace(model, prompts, sampler, seeds=seeds, keep=study.keep, edits=edits)
+        done = trace(model, prompts, sampler, seeds=seeds, keep=study.keep, **options)
     else:
-        done = generate(model, prompts, sampler, seeds, edits=edits)
+        done = generate(model, prompts, sampler, seeds, **options)
+    replayed: Sequence[Generation | Trace] = done
+    if passages and not condition.replay:
+        wishes = {"order": "left-to-right", "tokens_per_step": 1, "steps": sampler.length}
+        replayed = generate(
+            model, prompts, model.sampler(wishes, length=sampler.length), seeds, **options | {"replay": True}
+        )
     answers: list[Answer] = []
-    for prepared, one in zip(batch, done, strict=True):
-        prediction = model.text(one.answer)
-        scores = score(prediction, prepared.job.sample.answers)
+    for prepared, prompt, one, true in zip(batch, prompts, done, replayed, strict=True):
+        prediction, sample = model.text(one.answer), prepared.job.sample
+        if passages:
+            scores = {} if condition.replay else score_gap(sample, prompt, one.answer, prediction)
+            scores["bits"] = float(-np.log2(np.maximum(true.confidence, np.finfo(np.float32).tiny)).mean())
+        else:
+            scores = score(prediction, sample.answers)
         row = _row(prepared, prediction=prediction, scores=scores, steps=one.steps)
+        if prompt.answer is not None:
+            row = dataclasses.replace(row, answers=(model.text(prompt.answer),))
         if isinstance(one, Trace):
             row = dataclasses.replace(row, trace=f"{TRACES}/{row.unit.file_name}")
             answers.append((row, dataclasses.replace(one, metadata=_metadata(row))))
@@ -132,7 +155,8 @@ def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]
 
 def _row(prepared: Prepared, **found: Any) -> Row:
     if prepared.prompt is not None:
-        found |= {"prompt_tokens": len(prepared.prompt.ids), "cut": sum(prepared.prompt.cut)}
+        slots = 0 if prepared.prompt.slots is None else prepared.slots
+        found |= {"prompt_tokens": len(prepared.prompt.ids) - slots, "cut": sum(prepared.prompt.cut)}
     row = Row.of(prepared.job, **found)
     return dataclasses.replace(row, question=NULL_QUESTION) if row.unit.control == NULL_QUERY else row
 
@@ -149,7 +173,7 @@ def _metadata(row: Row) -> dict[str, Any]:
         "question": row.question,
         "answers": list(row.answers),
         "prediction": row.prediction,
-        "accuracy": row.scores["accuracy"],
+        "accuracy": row.scores.get("accuracy"),
     }
 
 

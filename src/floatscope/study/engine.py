@@ -206,13 +206,16 @@ def size_of(prepared: Prepared) -> Size:
 
 
 def batch_count(study: Study, jobs: Iterable[Job]) -> int:
-    """How many batches jobs make, which their lengths do not change."""
-    kinds = Counter((job.traced, job.condition.slots or study.slots, job.way) for job in jobs)
+    """How many batches jobs make, which their lengths do not change; of passages, which have slots of their own, at
+    most so many."""
+    kinds = Counter(
+        job.unit if job.sample.is_passage else (job.traced, job.condition.slots or study.slots, job.way) for job in jobs
+    )
     return sum(-(-count // study.batch) for count in kinds.values())
 
 
 def batches(sizes: Sequence[Size], most: int) -> list[list[Size]]:
-    """Like with like: traced or not, then slots, then edits, then prompts by length."""
+    """Like with like: traced or not, then slots, then what runs apart, then prompts by length."""
     ordered = sorted(sizes, key=lambda size: (*size.kind, size.tokens))  # equal lengths stay in the plan's order
     found = []
     for _, group in groupby(ordered, key=lambda size: size.kind):

@@ -17,12 +17,12 @@ from floatscope.analysis import ANALYSES
 from floatscope.errors import UserError
 from floatscope.models.shipped import UNTRAINED
 from floatscope.qa.stressors import BASELINES, STRESSORS, Condition
+from floatscope.qa.tasks import PASSAGES, WORLD
 from floatscope.qa.world import KINDS
 from floatscope.registry import did_you_mean
 from floatscope.study import interventions as interventions  # its row of the registry
 from floatscope.validation import Mistake, mistakes_in, read_toml, validated
 
-WORLD = "world"
 NULL_QUERY, GUESS = "null_query", "guess"
 CONTROL_PASSES = (UNTRAINED, NULL_QUERY)
 RETRIEVERS = ("bm25", "dense")
@@ -69,7 +69,7 @@ class TaskPlan:
     """Where samples come from; see `qa.tasks`."""
 
     source: str
-    """world[:KIND[:DOCUMENTS]], a .json or .jsonl file (gzipped or not), or hf:NAME[@CONFIG][:SPLIT]."""
+    """world[:KIND[:DOCUMENTS]], a .json or .jsonl file (gzipped or not), hf:NAME[@CONFIG][:SPLIT], or passages:FILE."""
     name: str = ""
     """What it is called in tables; where left out, the world's kind or the file's name."""
     shape: str | None = None
@@ -89,7 +89,7 @@ class TaskPlan:
         if not self.source.strip():
             raise Mistake("A task needs a source.", "source")
         if not self.name:
-            plain = (self.kind or WORLD) if self.from_world else self.source
+            plain = (self.kind or WORLD) if self.from_world else self.source.removeprefix(PASSAGES)
             object.__setattr__(self, "name", plain if plain.startswith("hf:") else Path(plain).name.split(".")[0])
         if self.retriever.partition(":")[0] not in RETRIEVERS:
             hint = did_you_mean(self.retriever, RETRIEVERS)
@@ -97,12 +97,11 @@ class TaskPlan:
         if self.retrieve is not None and self.corpus is None:
             raise Mistake(f"The task {self.name!r} retrieves documents: say from which corpus.", "retrieve")
         _check_least(self, f"The task {self.name!r}", retrieve=1, limit=1)
-        if self.kind is None:
-            return
+        whose = "is the world's" if self.from_world else "has passages" if self.source.startswith(PASSAGES) else ""
         for key in ("shape", "corpus", "retrieve"):
-            if getattr(self, key) is not None:
-                raise Mistake(f"The task {self.name!r} is the world's and takes no {key}.", key)
-        if self.kind not in KINDS:
+            if whose and getattr(self, key) is not None:
+                raise Mistake(f"The task {self.name!r} {whose} and takes no {key}.", key)
+        if self.kind is not None and self.kind not in KINDS:
             hint = did_you_mean(self.kind, KINDS)
             raise Mistake(f"The world makes no samples of kind {self.kind!r}: {hint}.", "source")
 
@@ -114,6 +113,16 @@ class TaskPlan:
     def kind(self) -> str | None:
         """The kind of the world's samples; None for other sources."""
         return (self.source.split(":")[1:2] or ["rag"])[0] if self.from_world else None
+
+    @property
+    def is_passages(self) -> bool:
+        """Whether there are texts to fill in, and no questions."""
+        return self.source.startswith(PASSAGES) or (self.kind is not None and KINDS[self.kind].layout is not None)
+
+    @property
+    def layouts(self) -> str:
+        """The layouts that its passages have text for, as the stressor `passage` takes them."""
+        return (KINDS[self.kind].layout or "") if self.kind else "continue,infill,mirrored"
 
     @property
     def gold_documents(self) -> int | None:
@@ -253,8 +262,16 @@ class Study:
         for number, curve in enumerate(self.conditions):
             place = ("conditions", number)
             _check_names(curve.tasks, names, "task", *place, "tasks")
-            needed = STRESSORS[curve.stressor].gold_documents
+            needed, passages = STRESSORS[curve.stressor].gold_documents, STRESSORS[curve.stressor].passages
             for task in self.tasks_of(curve):
+                if passages not in (None, task.is_passages):
+                    wanted, there = ("passages", "questions") if passages else ("questions", "passages")
+                    raise Mistake(
+                        f"The stressor {curve.stressor!r} is for {wanted}, and the task {task.name!r} has {there}: say "
+                        "for which tasks it is, with tasks.",
+                        *place,
+                        "tasks",
+                    )
                 if needed is not None and task.gold_documents not in (None, needed):
                     raise Mistake(
                         f"The stressor {curve.stressor!r} needs {needed} gold document{'s' * (needed > 1)} in a "
@@ -285,7 +302,7 @@ class Study:
         """The conditions of a task: under stress the baselines first, then each curve's."""
         curves = [curve for curve in self.conditions if task in self.tasks_of(curve)]
         found: list[Cell] = []
-        if any(STRESSORS[curve.stressor].axis is not None for curve in curves):
+        if not task.is_passages and any(STRESSORS[curve.stressor].axis is not None for curve in curves):
             found += [Cell(task, condition, self.samples_of(task), 0) for condition in BASELINES]
         for curve in curves:
             limit = min(self.samples_of(task), curve.limit or self.samples_of(task))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from floatscope.qa.metrics import METRICS
+from floatscope.qa.metrics import METRICS, PASSAGE_METRICS
 from floatscope.qa.stressors import STRESSORS
 from floatscope.statistics import (
     Difference,
@@ -68,11 +68,17 @@ class _Answers:
 
     def __init__(self, results: pl.DataFrame) -> None:
         self._cells: dict[tuple[str, Subject, str, str], dict[str, float]] = {}
-        wanted = ("model", "control", "task", "condition", "sample", *METRICS)
+        metrics = [name for name in (*METRICS, *PASSAGE_METRICS) if name in results.columns]
+        wanted = ("model", "control", "task", "condition", "sample", *metrics)
         for model, control, task, condition, sample, *values in results.select(wanted).iter_rows():
-            for metric, value in zip(METRICS, values, strict=True):
+            for metric, value in zip(metrics, values, strict=True):
                 if value is not None:
                     self._cells.setdefault((metric, (model, control), task, condition), {})[sample] = value
+
+    def passage_metrics(self, task: str) -> list[str]:
+        """What a task of passages is scored by; nothing for one of questions."""
+        found = {metric for metric, _, where, _ in self._cells if where == task}
+        return [metric for metric in PASSAGE_METRICS if metric in found]
 
     def paired(self, metric: str, task: str, *cells: tuple[Subject, str]) -> list[list[float]]:
         """The scores of several (subject, condition) cells on the samples that all of them have."""
@@ -151,8 +157,11 @@ def _stress_scores(own: pl.DataFrame) -> Iterator[dict[str, Any]]:
     answers, subjects = _Answers(own), _subjects(own)
     for labels in own.unique(["task", "condition"], keep="first", maintain_order=True).iter_rows(named=True):
         about = {name: labels[name] for name in ("condition", "stressor", "documents")} | _curve(labels)
+        passage_metrics = answers.passage_metrics(labels["task"])
         for subject in subjects:
-            for metric in METRICS:
+            if subject[1] == GUESS and passage_metrics:
+                continue
+            for metric in passage_metrics or METRICS:
                 found = answers.score(metric, subject, (labels["task"],), labels["condition"])
                 yield _row(_statistic(subject), found, (labels["task"],), metric, model=subject[0], **about)
 

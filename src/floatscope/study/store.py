@@ -21,7 +21,7 @@ from floatscope import __version__
 from floatscope.errors import UserError
 from floatscope.files import PARTIAL, file_hash, read_json
 from floatscope.qa.guesses import GUESSES
-from floatscope.qa.metrics import METRICS
+from floatscope.qa.metrics import METRICS, PASSAGE_METRICS
 from floatscope.qa.stressors import Label, label_types
 from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, ModelPlan, Study, read_study
 from floatscope.study.units import Job, Unit, storable
@@ -263,7 +263,9 @@ class Run:
             "task": [task.name for task in study.tasks],
             "condition": [condition.name for _, condition in cells],
         }
-        places = {column: {name: place for place, name in enumerate(names)} for column, names in order.items()}
+        places = {
+            column: {name: place for place, name in enumerate(dict.fromkeys(names))} for column, names in order.items()
+        }
         rows = []
         for row in read_rows(self.folder):
             condition = conditions.get((row["task"], row["condition"]))
@@ -271,7 +273,7 @@ class Run:
             if known and condition is not None and row["content"] in ("", condition.content):
                 rows.append(row | row["scores"] | dict(condition.labels))
         rows.sort(key=lambda row: (*(names[row[column]] for column, names in places.items()), row["number"]))
-        schema = _column_types()
+        schema = _column_types(any(task.is_passages for task in study.tasks))
         return pl.DataFrame({name: [row.get(name) for row in rows] for name in schema}, schema=schema)
 
     @property
@@ -314,7 +316,7 @@ class Run:
         return [self.folder / path for path in found["trace"].drop_nulls()]
 
 
-def _column_types() -> dict[str, Any]:
+def _column_types(passages: bool) -> dict[str, Any]:
     """The columns of the results: the labels of all stressors stand behind the condition."""
     import polars as pl
 
@@ -322,7 +324,7 @@ def _column_types() -> dict[str, Any]:
     types = {str: pl.String, int: pl.Int64, float: pl.Float64}
     labels = {name: types[kind] for name, kind in label_types().items()}
     rest = dict.fromkeys(("sample", "control", "question"), pl.String) | {"answers": pl.List(pl.String)}
-    rest |= {"prediction": pl.String} | dict.fromkeys(METRICS, pl.Float64)
+    rest |= {"prediction": pl.String} | dict.fromkeys((*METRICS, *(PASSAGE_METRICS if passages else ())), pl.Float64)
     rest |= dict.fromkeys(("prompt_tokens", "steps", "cut"), pl.Int64) | dict.fromkeys(("error", "trace"), pl.String)
     if taken := labels.keys() & (texts | rest).keys():
         raise UserError(f"A stressor has a label {min(taken)!r}, which all results have: give it another name.")

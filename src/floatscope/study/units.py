@@ -20,7 +20,7 @@ from floatscope.qa.guesses import GUESSES
 from floatscope.qa.samples import Sample
 from floatscope.qa.stressors import Condition, Pool, check_conditions, derived_seed, stress
 from floatscope.qa.stressors.baselines import changed_documents
-from floatscope.qa.tasks import read_task
+from floatscope.qa.tasks import PASSAGES, read_task
 from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, Study, TaskPlan
 
 
@@ -85,9 +85,11 @@ class Job:
 
     @property
     def way(self) -> str:
-        """How its condition has the slots filled, where it says: jobs that differ in it are not run together."""
+        """How its condition has the slots filled, where it says, and whether they are a passage's: jobs that differ in
+        it are not run together."""
         condition = self.condition
-        return repr((dict(condition.sampler), condition.edits)) if condition.sampler or condition.edits else ""
+        told = (dict(condition.sampler), condition.edits, condition.replay, self.sample.is_passage)
+        return repr(told) if any(told) else ""
 
 
 def plan_jobs(study: Study, tasks: Sequence[LoadedTask]) -> list[Job]:
@@ -104,6 +106,8 @@ def _pass(study: Study, tasks: Sequence[LoadedTask], model: str, control: str) -
     """The units of one pass over all tasks; control passes take the traced samples only."""
     jobs = []
     for task in tasks:
+        if task.plan.is_passages and control in (GUESS, NULL_QUERY):
+            continue  # they ask nothing, and what is commonest in their text is a score of their own
         for cell in study.cells(task.plan):
             only_traced = control in (NULL_QUERY, UNTRAINED)
             for number, sample in enumerate(
@@ -153,7 +157,8 @@ def load_task(study: Study, plan: TaskPlan) -> LoadedTask:
 
 def missing_files(plan: TaskPlan) -> list[str]:
     """Files that the task names and that are not there."""
-    named = [plan.corpus] if plan.from_world or plan.source.startswith("hf:") else [plan.source, plan.corpus]
+    source = plan.source.removeprefix(PASSAGES)
+    named = [plan.corpus] if plan.from_world or source.startswith("hf:") else [source, plan.corpus]
     return [path for path in named if path and not Path(path).is_file()]
 
 
@@ -161,6 +166,7 @@ def _hash(samples: tuple[Sample, ...]) -> str:
     digest = hashlib.sha256()
     for sample in samples:
         documents = [(document.title, document.text, document.gold) for document in sample.documents]
-        content = json.dumps([sample.id, sample.question, sample.answers, documents])
+        sides = [sample.before, sample.after] if sample.is_passage else []
+        content = json.dumps([sample.id, sample.question, sample.answers, documents, *sides])
         digest.update(content.encode("utf-8", "surrogatepass") + b"\n")
     return digest.hexdigest()

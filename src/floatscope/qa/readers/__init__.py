@@ -8,8 +8,16 @@ from pathlib import Path
 
 from floatscope.errors import UserError
 from floatscope.qa.readers.fields import Noted, WrongField, identity
-from floatscope.qa.readers.records import HUB, Record, WrongRecord, read_hub_records, read_records, source_name
-from floatscope.qa.readers.shapes import SHAPES, Shape
+from floatscope.qa.readers.records import (
+    HUB,
+    Record,
+    WrongRecord,
+    read_hub_records,
+    read_paragraphs,
+    read_records,
+    source_name,
+)
+from floatscope.qa.readers.shapes import LEAST_WORDS, SHAPES, Shape
 from floatscope.qa.samples import Sample
 
 __all__ = ["SHAPES", "Shape", "WrongRecord", "read_samples"]
@@ -48,6 +56,8 @@ def _outcomes(source: str, shape: Shape | None) -> Iterator[Sample | WrongRecord
         raise UserError(f"There is no file {source}: check its name; a relative path starts where the command runs.")
     elif os.path.isdir(source):
         raise UserError(f"{source} is a folder: name a file in it.")
+    elif shape is SHAPES["passage"] and ".json" not in Path(source).name:
+        records = read_paragraphs(Path(source), LEAST_WORDS)
     else:
         records = read_records(Path(source))
     if shape is None:
@@ -70,7 +80,7 @@ def _outcomes(source: str, shape: Shape | None) -> Iterator[Sample | WrongRecord
                     if sample.id in places:
                         raise WrongField(f"it has the id {sample.id!r} of {places[sample.id]}")
                     places[sample.id] = place
-                    if not told and not sample.documents and noted.unread:
+                    if not (told or sample.documents or sample.is_passage) and noted.unread:
                         told = True
                         warnings.warn(_without_documents(name, place, shape, noted.unread), stacklevel=2)
                     yield sample

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from floatscope.errors import UserError
-from floatscope.files import refuse_device
+from floatscope.files import read_text, refuse_device
 
 LINE_SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 HUB = "hf:"
@@ -78,6 +78,13 @@ def read_records(path: Path) -> Iterator[Record | WrongRecord]:
         raise UserError(f"{path} is a damaged or cut-off gzip file ({error}): fetch it again.") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def read_paragraphs(path: Path, words: int) -> Iterator[Record]:
+    """The paragraphs of a text with so many words at least; blank lines stand between them."""
+    for number, text in enumerate(re.split(r"\n\s*\n", read_text(path).strip()), start=1):
+        if len(text.split()) >= words:
+            yield Record(f"paragraph {number}", number, {"text": text})
 
 
 def read_hub_records(source: str) -> Iterator[Record]:

@@ -1,5 +1,6 @@
 """The shapes of question answering data, a row each: how a record is recognised, and how it becomes a sample."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -248,3 +249,37 @@ def _paper_sample(data: Data, id: str) -> Sample:
     """Passages are retrieved and nobody marked the gold ones, so none is gold here."""
     documents = tuple(_document(row, "segment") for row in rows_of(data, "passage"))
     return Sample(id, text_of(data, *PAPER_QUESTION), some_answers(data, "output", "answer", "answers"), documents)
+
+
+LEAST_WORDS = 24
+_TEXTS = ("text", "contents", "content", "passage", "body")
+
+
+def _passages(data: Data) -> Iterable[Data]:
+    """A record that holds a text; or the documents of a question in another shape."""
+    if any(isinstance(data.get(name), str) for name in ("before", "after", *_TEXTS)):
+        return (data,)
+    shape = next((shape for shape in reversed(tuple(SHAPES.values())) if shape.matches(data)), None)
+    if shape is None:
+        raise WrongField(f"it has none of the fields {', '.join(_TEXTS)}, and no documents in a known shape")
+    samples = [shape.sample(question, "") for question in shape.questions(data)]
+    texts = [document.text for sample in samples for document in sample.documents]
+    return [{"text": text} for text in dict.fromkeys(texts)]
+
+
+@_shape(
+    "passage", "text to fill in: before, answer and after; or text, whose middle is the gap", lambda _: False, _passages
+)
+def _passage_sample(data: Data, id: str) -> Sample:
+    """A whole text is cut at its words into three parts alike, of which the second is the gap."""
+    if "before" in data or "after" in data:
+        before, gap, after = (data.get(name) or "" for name in ("before", "answer", "after"))
+        if not all(isinstance(part, str) for part in (before, gap, after)) or not gap.strip():
+            raise WrongField("its fields `before`, `answer` and `after` are not texts, or there is no `answer`")
+        return Sample(id, "", (gap,), before=before, after=after)
+    text = text_of(data, *_TEXTS)
+    words = [match.start() for match in re.finditer(r"\S+", text)]
+    if len(words) < LEAST_WORDS:
+        raise WrongField(f"its text has {len(words)} words, and a passage needs {LEAST_WORDS}")
+    start, stop = (words[part * len(words) // 3] for part in (1, 2))
+    return Sample(id, "", (text[start:stop],), before=text[:start], after=text[stop:])

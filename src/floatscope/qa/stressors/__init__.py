@@ -6,6 +6,7 @@ A stressor is a function and a row; this is the place where the rows are listed.
 from floatscope.errors import UserError
 from floatscope.qa.stressors.baselines import BASELINES, CLOSED_BOOK, DOCUMENTS, ORACLE, QUESTION, SLOTS
 from floatscope.qa.stressors.noise import NOISE
+from floatscope.qa.stressors.passage import PASSAGE
 from floatscope.qa.stressors.placing import LAYOUT, POSITION
 from floatscope.qa.stressors.pool import Pool
 from floatscope.qa.stressors.stressor import Axis, Condition, Label, Stressor, check_conditions, derived_seed, stress
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 STRESSORS: Registry[Stressor] = Registry(
-    "stressor", {row.name: row for row in (DOCUMENTS, NOISE, POSITION, LAYOUT, SLOTS, QUESTION)}
+    "stressor", {row.name: row for row in (DOCUMENTS, NOISE, POSITION, LAYOUT, SLOTS, QUESTION, PASSAGE)}
 )
 
 

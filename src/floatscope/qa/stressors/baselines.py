@@ -134,6 +134,7 @@ SLOTS = Stressor(
     make=_slots_conditions,
     labels={"slots": int},
     axis=Axis("slots", "answer slots"),
+    passages=None,
 )
 QUESTION = Stressor(
     name="question",

@@ -9,6 +9,7 @@ from string import Formatter
 from typing import Any
 
 from floatscope.errors import UserError
+from floatscope.qa.gaps import Layout
 from floatscope.qa.samples import Document, Sample
 from floatscope.qa.stressors.pool import Pool
 from floatscope.qa.templates import Placement
@@ -44,11 +45,18 @@ class Condition:
     """Settings of the sampler in place of the model's own, where the condition is about them."""
     edits: tuple[Any, ...] = ()
     """Changes of attention while the sample is answered."""
+    layout: Layout | None = None
+    """Where the slots of a passage stand; None: between the texts that it has."""
+    context: int = 0
+    """Tokens of a passage to show around its slots; 0: all there are."""
+    replay: bool = False
+    """Whether the slots of a passage take its own tokens, whatever the model would choose."""
 
     @cached_property
     def content(self) -> str:
         """A hash of all that the condition does, whatever it is called."""
         done = (self.stream, _described(self.transform), self.slots, self.placement, dict(self.sampler), self.edits)
+        done += tuple(filter(None, (self.layout, self.context, self.replay)))  # so that others stay what they were
         return hashlib.sha256(repr(done).encode()).hexdigest()[:16]
 
 
@@ -99,6 +107,8 @@ class Stressor:
     """A frozen dataclass of settings with defaults: each field is a flag and a key, and its docstring their help."""
     gold_documents: int | None = None
     """How many gold documents a sample must have; None where any number will do."""
+    passages: bool | None = False
+    """Whether it is for passages, and not for questions; None where both will do."""
 
     def __post_init__(self) -> None:
         used = [self.axis.label, *(name for _, name, *_ in Formatter().parse(self.axis.panel))] if self.axis else []
