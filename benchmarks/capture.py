@@ -69,11 +69,10 @@ def runner(model: Model, way: str, ids: torch.Tensor) -> Callable[[], Any]:
     if way == "bare":
         return lambda: model.forward(ids, none, slots)
     if way == "probe":
-        # The recorder's buffers and workspace live as long as a run; its one step here is written again and again.
-        recorder, workspace = DenoisingRecorder(plan(tokens), model.layers, 1), Workspace()
+        planned, workspace = plan(tokens), Workspace()  # the workspace lives as long as a run
 
         def probed() -> torch.Tensor:
-            recorder._step = -1
+            recorder = DenoisingRecorder(planned, model.layers, 1)
             layout = recorder.start(torch.ones(SLOTS, dtype=torch.bool), slots[0])
 
             def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
