@@ -38,7 +38,10 @@ def test_a_run_with_its_controls(monkeypatch, capsys, tmp_path, run_folder):
     assert code == 0 and "untrained" not in shown.partition("note:")[2]
     names = {path.name for path in out.iterdir()}
     assert names == {
-        *("drift.parquet", "drift_depth.parquet"),
+        *(
+            f"drift{part}.parquet"
+            for part in ("", "_depth", "_ends", "_ends_depth", "_curve", "_states", "_heads", "_verdicts")
+        ),
         *(f"{stem}.{kind}" for stem in ("drift", "drift_2", "drift_map") for kind in ("svg", "pdf", "html")),
     }
     table = pl.read_parquet(out / "drift.parquet")
