@@ -8,8 +8,9 @@ import pytest
 from scipy.stats import spearmanr, wasserstein_distance
 
 from floatscope.analysis import analyze
-from floatscope.analysis.drift import MEASURES, temporal_heatmap, trace_drift
+from floatscope.analysis.drift import MEASURES, trace_drift
 from floatscope.analysis.results import Options
+from floatscope.analysis.step_map import temporal_heatmap
 from floatscope.errors import UserError
 from tests.traces.full_matrices import constant_rows, full_run, peaked, to_trace
 

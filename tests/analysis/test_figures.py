@@ -11,7 +11,7 @@ import pytest
 
 from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze, draw, draw_traces
 from floatscope.analysis.figure import Figure, by_model, in_theme, interval_text, number_text, rows_by_model, sentence
-from floatscope.analysis.palette import ACCENT, CARD, CONTROL, DARK, HEAT, INK, MODELS
+from floatscope.analysis.palette import CARD, CONTROL, DARK, HEAT, MODELS
 from floatscope.errors import UserError
 from tests.analysis.scenes import scenes
 from tests.traces.full_matrices import full_run, to_trace
@@ -372,53 +372,6 @@ def test_a_figure_has_the_quirks_that_belong_to_it_as_its_published_view():
     ]
     assert draw("absorption", {"absorption": both["absorption"]}, MODEL).published is None
     assert draw("compat", both, MODEL).published is None
-
-
-def test_a_sample_is_mapped_under_every_model_at_its_liveliest_layer():
-    received = np.full((3, 2, 5), 0.1, np.float32)
-    received[:, 0, 4] = 0.9  # layer 0: a sink that stays
-    for step in range(3):
-        received[step, 1, step] = 0.5  # layer 1: an anchor that wanders
-    own = sample("m", 0, steps=3)
-    tokens = len(own.canvas)
-    wide = np.zeros((3, own.layers, tokens), np.float32)
-    wide[:, :2, :5] = received
-    own = dataclasses.replace(own, arrays={**own.arrays, "received": wide})
-    bare = dataclasses.replace(
-        own, model="m-bare", metadata={**own.metadata, "control": "untrained", "control_of": "m"}
-    )
-    other = sample("w", 1)
-    figure = draw_traces("drift", [other, bare, own], MODEL, options=Options(detector="zscore(1)"))
-    assert figure is not None
-    assert figure.finding == "“0”, layer 1: the one whose anchors change most in m on this sample."
-    titles = [scene.title for scene in scenes(figure)]
-    assert titles == ["m, layer 1", "m-bare, layer 1", "w, layer 1"]  # w has no such sample: its own first
-    scene = scenes(figure)[0]
-    step, width = 16, 640 / tokens
-    dark = [
-        (round(mark["x"] / width), round(mark["y"] / step)) for mark in scene.marks("rect") if mark["opacity"] > 0.9
-    ]
-    assert dark == [(0, 0), (1, 1), (2, 2)]  # token by step, not step by token
-    squares = [(x / width - 0.5, y / step - 0.5) for x, y in scene.places("symbol", fill=INK)]
-    assert squares == [pytest.approx((n, n), abs=0.02) for n in range(3)]
-
-
-def test_a_map_of_a_layer_asked_for_has_texts_anchors_and_commits():
-    trace = sample("m", 0)
-    figure = draw_traces("drift", [trace], ("m",), -1, OPTIONS)
-    assert figure is not None
-    (scene,) = scenes(figure)
-    assert scene.title == "m, layer 2" and figure.finding == "“0”, layer 2: as asked for."
-    assert scene.labels["x"][:5] == ["<s>", "Question", "who", "rules", "↵"]
-    assert len(scene.marks("symbol", fill=INK)) == figure.table["anchor"].sum() > 0
-    rings = scene.marks("symbol", stroke=ACCENT)
-    width = scene.marks("rect")[0]["width"] / 1.03
-    placed = sorted((round(mark["x"] / width - 0.5) - trace.slots[0], round(mark["y"] / 16 - 0.5)) for mark in rings)
-    assert placed == [(slot, int(step)) for slot, step in enumerate(trace.commit_step)]
-    with pytest.raises(UserError, match="no layer 7"):
-        draw_traces("drift", [trace], ("m",), 7)
-    assert draw_traces("flow", [trace], ("m",)) is None
-    assert draw_traces("drift", [], ("m",)) is None
 
 
 def with_states(run, trace):

@@ -19,7 +19,7 @@ import floatscope as fs
 from floatscope.qa.samples import Sample
 from floatscope.qa.world import World
 from floatscope.report.page import build_page
-from floatscope.report.player import turnover
+from floatscope.report.player import moved
 from floatscope.traces import Trace
 from tests.report.making import MODELS, made_content
 
@@ -70,7 +70,7 @@ def twin_traces() -> list[Trace]:
 
     samples = World(0).samples("rag", 2, documents=3)
     own = dict(zip((sample.id for sample in samples), traced(TWINS[0], samples), strict=True))
-    samples.sort(key=lambda sample: turnover(own[sample.id]), reverse=True)  # the player begins with what moves most
+    samples.sort(key=lambda sample: moved(own[sample.id]), reverse=True)  # the player begins with what moves most
     return [
         *(own[sample.id] for sample in samples),
         *traced(TWINS[1], samples),

@@ -99,7 +99,7 @@ def test_the_sample_whose_anchors_move_most_comes_first():
     still = made("still", [3], [5], [3])
     half = made("half", [3], [3], [4])
     moving = [still, made("still", [3], [6], control="untrained"), made("still", [3], [6], kind="arm"), half]
-    assert [player.turnover(trace) for trace in moving] == [0, 0, 0, 0.5]
+    assert [player.moved(trace) for trace in moving] == [0, 0, 0, 0.5]
     assert [sample["id"] for sample in player.player_data(moving)["samples"]] == ["half", "still"]
     assert [sample["id"] for sample in player.player_data(moving, budget=10)["samples"]] == ["half"]
 

@@ -41,7 +41,7 @@ class Analysis:
 
 def _row(name: str, description: str, trace_figure: str | None = None) -> Analysis:
     module = f"floatscope.analysis.{name}"
-    picture = trace_figure and f"{module}:{trace_figure}"
+    picture = trace_figure and f"floatscope.analysis.{trace_figure}"
     return Analysis(name, description, f"{module}:{name}", f"{module}:figure", picture)
 
 
@@ -50,12 +50,12 @@ ANALYSES: Registry[Analysis] = Registry(
     {
         row.name: row
         for row in (
-            _row("drift", "how anchors and received attention move from step to step", "step_map"),
+            _row("drift", "how anchors and received attention move from step to step", "step_map:step_map"),
             _row("absorption", "percent of attention on the first token and on the detected anchors"),
             _row("anchors", "positions whose received attention stands out, by detector and layer"),
             _row("dispersion", "how spread out received attention is, by layer"),
             _row("token_classes", "what anchors are made of, by depth and by step"),
-            _row("qk", "why anchors are anchors: angle, norm and their interaction", "matrices"),
+            _row("qk", "why anchors are anchors: angle, norm and their interaction", "qk:matrices"),
             _row("query_state", "where masked slots look, against committed ones"),
             _row("retrieval_heads", "heads that look at the evidence, and how stable their ranking is"),
             _row("flow", "attention between regions, per layer and rolled out"),

@@ -45,7 +45,11 @@ def figure_card(figure: Figure) -> Markup:
     for view in (figure, figure.published):
         if view is not None:
             spec = view.spec()
-            laid.append({"legend": _legend(spec), "groups": list(_groups(spec))})
+            groups = list(_groups(spec))
+            for group in groups:  # few panels stand in the columns of a fuller group of the same size
+                most = max(other["across"] for other in groups if other["least"] == group["least"])
+                group["across"] = most if len(group["panels"]) < most else group["across"]
+            laid.append({"legend": _legend(spec), "groups": groups})
             tables = {"table": csv_text(view.table)} | spec.pop("datasets", {})
             drawn.append({"spec": spec, "tables": tables})
     data = {"name": figure.name, "title": figure.title, "dark": DARK, "views": drawn}

@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from floatscope.analysis.anchors import detect
 from floatscope.analysis.flow import gold_label
+from floatscope.analysis.results import Options
+from floatscope.analysis.step_map import exchanged
 from floatscope.canvas import ANSWER, QUERY, Region, positions, regions_from_labels
 from floatscope.report.markup import asset, render
 from floatscope.token_text import plain_text, text_class
@@ -118,7 +120,7 @@ def player_data(traces: Iterable[Trace], detector: str = DETECTOR, budget: int =
         samples.setdefault(key, []).append(trace)
     chosen: list[dict[str, Any]] = []
     used = 0
-    for key, group in sorted(samples.items(), key=lambda entry: max(map(turnover, entry[1])), reverse=True):
+    for key, group in sorted(samples.items(), key=lambda entry: max(map(moved, entry[1])), reverse=True):
         # two bytes per value, four characters for three bytes
         expected = sum(prod(array_shape(trace.arrays, "received")) * 8 // 3 for trace in group)
         if chosen and used + expected > budget:
@@ -155,13 +157,10 @@ def _asked(trace: Trace) -> str:
     return f"{before} ▁▁▁ {after}".strip()
 
 
-def turnover(trace: Trace) -> float:
-    """1 - Jaccard of the anchors of first and last step, mean over layers that have any; 0 for ARMs and controls."""
-    if trace.kind == "arm" or trace.metadata.get("control"):
-        return 0.0
-    first, last = detect(trace, DETECTOR)[[0, -1]] > 0.5  # [layer, token]
-    either, both = (first | last).sum(axis=-1), (first & last).sum(axis=-1)
-    return float(np.mean(1 - both[either > 0] / either[either > 0])) if either.any() else 0.0
+def moved(trace: Trace) -> float:
+    """The share of anchors that a trained MDM exchanges from its first step to its last; 0 for ARMs and controls."""
+    counts = trace.kind != "arm" and not trace.metadata.get("control")
+    return exchanged(trace, Options(detector=DETECTOR)) if counts else 0.0
 
 
 def trace_html(trace: Trace) -> str:
