@@ -133,6 +133,14 @@ def test_check_says_what_is_missing_and_runs_nothing(monkeypatch, capsys, tmp_pa
     assert code == 2 and "bad.toml, line 3: There is no key 'model' in a study: did you mean 'models'?" in told
 
 
+def test_a_limit_makes_studies_smaller_and_never_larger(monkeypatch, capsys, tmp_path, study_file):
+    own = tmp_path / "own.toml"
+    own.write_text(study_file.read_text().replace('source = "world:rag:3"', 'source = "world:rag:3"\nlimit = 2'))
+    for file, limit, samples in ((study_file, 1, 1), (study_file, 99, 3), (own, 1, 1), (own, 99, 2)):
+        _, shown, _ = run(monkeypatch, capsys, "study", file, "--limit", limit, "--check")
+        assert f"at most {5 * samples} units" in shown  # closed-book, oracle, 0 and 3 documents, noise
+
+
 def test_dry_run_counts_units_and_times_them(monkeypatch, capsys, tmp_path, study_file):
     monkeypatch.chdir(tmp_path)
     code, shown, _ = run(monkeypatch, capsys, "study", study_file, "--dry-run")

@@ -93,6 +93,20 @@ def test_the_shares_of_all_workers_are_every_batch_once(tmp_path, begun, workers
     assert sorted(row.unit.parts for row in rows) == sorted(job.unit.parts for job in jobs)
 
 
+def test_batches_are_run_in_an_order_that_is_not_by_length_and_stays(tmp_path, begun):
+    """So that a run which is stopped has no more short prompts than long ones."""
+    study = one_model(conditions=(Curve("documents", "0..3"),), limit=4, batch=1)
+    rows = run_study(study, tmp_path / "first").run.results().filter(control="")
+    tokens = dict(zip(zip(rows["condition"], rows["sample"], strict=True), rows["prompt_tokens"], strict=True))
+    first = [batch[0] for batch in begun]
+    lengths = [tokens[unit.condition, unit.sample] for unit in first]
+    assert len(lengths) == 16 and lengths not in (sorted(lengths), sorted(lengths)[::-1])
+    assert max(lengths[:8]) > min(lengths[8:]) and max(lengths[8:]) > min(lengths[:8])
+    begun.clear()
+    run_study(study, tmp_path / "second")
+    assert [batch[0] for batch in begun] == first
+
+
 def test_what_is_left_is_run_in_the_batches_of_the_full_plan(tmp_path, begun):
     study = one_model()
     run_study(study, tmp_path)

@@ -165,3 +165,10 @@ def test_the_shipped_studies_are_valid_and_found_by_name():
         find_study("papr")
     with pytest.raises(UserError, match="no study file"):
         find_study("none.toml")
+
+
+def test_other_numbers_of_slots_scale_the_steps():
+    parts = ((ModelPlan("twin-arm"),), (TaskPlan("world"),), (Curve("documents", "0"),))
+    scaled, one_per_slot = Study("s", *parts, slots=32, steps=12), Study("s", *parts, slots=32)
+    assert [scaled.steps_for(slots) for slots in (32, 64, 8, 1)] == [12, 24, 3, 1]
+    assert [one_per_slot.steps_for(slots) for slots in (32, 64, 1)] == [32, 64, 1]

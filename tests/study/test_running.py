@@ -13,11 +13,11 @@ import floatscope as fs
 from floatscope.errors import UserError
 from floatscope.qa.metrics import score
 from floatscope.qa.stressors import STRESSORS, stress
-from floatscope.study.analyses import missing_analyses, read_analyses
+from floatscope.study.analyses import RunTraces, missing_analyses, read_analyses
 from floatscope.study.plan import Curve, ModelPlan, PromptPlan, TaskPlan
 from floatscope.study.reporting import gather, tables_text
 from floatscope.study.running import run_study
-from floatscope.study.store import Run
+from floatscope.study.store import Row, Run, Store
 from floatscope.study.units import Unit, load_task
 from tests.study.small_studies import small_study
 
@@ -124,6 +124,23 @@ def test_a_second_call_runs_nothing(outcome):
     assert again.done_now == 0 and again.units == outcome.units
 
 
+def test_a_row_of_what_its_condition_once_did_is_not_shown(outcome, tmp_path):
+    import shutil
+
+    folder = tmp_path / "run"
+    shutil.copytree(outcome.run.folder, folder)
+    with Store(folder) as store:
+        unit = next(unit for unit in store.done() if unit.model == "twin-arm")
+        store.put([Row(replace(unit, content="0" * 16), 0, "documents", {"documents": 0}, "Who?", ("x",), "x")])
+        assert len(store.done()) == outcome.units + 1
+    assert Run(folder).results().equals(outcome.run.results())
+
+
+def test_samples_of_a_run_are_told_apart_by_task_and_condition(outcome):
+    found = [trace.metadata["sample"] for trace in RunTraces(outcome.run.traces(model="twin-arm"))]
+    assert found == ["rag/documents/3/rag-test-3-0-0", "twohop/documents/3/twohop-test-3-0-0"]
+
+
 def test_only_what_is_missing_is_run(outcome, tmp_path):
     """Some rows and a trace are taken away, another trace is damaged: these units come back as they were."""
     import shutil
@@ -175,6 +192,11 @@ def test_a_run_may_grow(outcome, tmp_path):
         ({"seed": 1}, "seed is 0 there and 1 here"),
         ({"limit": 6}, "limit is 5 there and 6 here"),
         ({"slots": 8}, "slots is 4 there"),
+        ({"steps": 2}, "steps is None there and 2 here"),
+        ({"keep": "heads"}, "keep is 'compact' there and 'heads' here"),
+        ({"prompt": PromptPlan(raw=True)}, "prompt is PromptPlan"),
+        ({"name": "other"}, "name is 'small' there and 'other' here"),
+        ({"tasks": (TaskPlan("world:rag:3", limit=4), TaskPlan("world:twohop:3"))}, "'rag' is described otherwise"),
         ({"models": (ModelPlan("twin-arm"),)}, "model 'twin-llada', which is not asked for"),
         ({"models": (ModelPlan("twin-arm"), ModelPlan("twin-llada", "twin-arm"))}, "is described otherwise"),
         ({"conditions": (Curve("documents", "0"),)}, "condition 'documents/3' of 'rag'"),

@@ -82,6 +82,15 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path):
     assert [found["prediction"] for found in read_rows(tmp_path)] == ["kept"]
 
 
+def test_what_a_killed_process_was_writing_is_removed_and_nothing_else(tmp_path):
+    (tmp_path / "traces").mkdir()
+    names = {".a.safetensors.12-ab.partial", "a.safetensors", "b.partial"}
+    for name in names:
+        (tmp_path / "traces" / name).write_bytes(b"x")
+    with Store(tmp_path):
+        assert {path.name for path in (tmp_path / "traces").iterdir()} == {"a.safetensors", "b.partial"}
+
+
 def test_a_foreign_file_is_refused_in_one_sentence(tmp_path):
     (tmp_path / RESULTS).write_bytes(b"no database at all, but long enough to be read as one" * 40)
     with pytest.raises(UserError, match="cannot be used"):

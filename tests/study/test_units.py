@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from floatscope.study.plan import Curve
+from floatscope.study.plan import Curve, TaskPlan
 from floatscope.study.units import Unit, load_task, plan_jobs
 from tests.study.small_studies import small_study
 
@@ -56,3 +56,9 @@ def _seed_by_hand(seed, unit):
 
     text = "\x1f".join([str(seed), unit.model, unit.task, unit.condition, unit.sample, unit.control])
     return int(hashlib.sha256(text.encode()).hexdigest()[:16], 16)
+
+
+def test_baselines_are_not_traced_where_the_study_keeps_traces():
+    study = small_study(tasks=(TaskPlan("world:rag:3"),), conditions=(Curve("noise", "1"),), traces=2)
+    traced = {job.unit.condition for job in plan_jobs(study, [load_task(study, study.tasks[0])]) if job.traced}
+    assert traced == {"noise/topical/gold-kept/1"}
