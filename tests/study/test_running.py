@@ -13,7 +13,7 @@ import floatscope as fs
 from floatscope.errors import UserError
 from floatscope.qa.metrics import score
 from floatscope.qa.stressors import STRESSORS, stress
-from floatscope.study.analyses import RunTraces, missing_analyses, read_analyses
+from floatscope.study.analyses import missing_analyses, read_analyses
 from floatscope.study.plan import Curve, ModelPlan, PromptPlan, TaskPlan
 from floatscope.study.reporting import gather, tables_text
 from floatscope.study.running import run_study
@@ -134,11 +134,6 @@ def test_a_row_of_what_its_condition_once_did_is_not_shown(outcome, tmp_path):
         store.put([Row(replace(unit, content="0" * 16), 0, "documents", {"documents": 0}, "Who?", ("x",), "x")])
         assert len(store.done()) == outcome.units + 1
     assert Run(folder).results().equals(outcome.run.results())
-
-
-def test_samples_of_a_run_are_told_apart_by_task_and_condition(outcome):
-    found = [trace.metadata["sample"] for trace in RunTraces(outcome.run.traces(model="twin-arm"))]
-    assert found == ["rag/documents/3/rag-test-3-0-0", "twohop/documents/3/twohop-test-3-0-0"]
 
 
 def test_only_what_is_missing_is_run(outcome, tmp_path):
