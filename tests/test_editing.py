@@ -9,6 +9,8 @@ from tests.probe.plain_edits import hide, run_edited, softmax
 from tests.probe.test_edits import canvas
 from tests.tiny_models import MASK, tiny_model
 
+pytestmark = pytest.mark.slow
+
 EDITS = {
     "block": [fs.Edit("block", keys="doc 2")],
     "late": [fs.Edit("block", keys="doc 1", steps="1-2", layers="0-1")],

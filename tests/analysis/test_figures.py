@@ -16,6 +16,8 @@ from floatscope.errors import UserError
 from tests.analysis.scenes import scenes
 from tests.traces.full_matrices import full_run, to_trace
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = Options(detector="zscore(1)", draws=50)
 BLUE, GREEN = MODELS[:2]
 MODEL = ("m", "w")

@@ -12,6 +12,8 @@ from floatscope.analysis.results import Panel, collect, summarise
 from floatscope.errors import UserError
 from tests.traces.full_matrices import full_run, to_trace
 
+pytestmark = pytest.mark.slow
+
 
 def traces(model="m", seeds=range(4), **settings):
     for seed in seeds:

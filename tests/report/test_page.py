@@ -23,6 +23,8 @@ from floatscope.report.page import Content, build_page, figure_page, page_figure
 from tests.analysis.scenes import scenes
 from tests.report.making import MODELS, made_content, made_results, made_scores, made_traces
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def page() -> str:

@@ -16,6 +16,8 @@ from floatscope.study.reporting import tables_text
 from floatscope.study.running import run_study
 from tests.study.small_studies import small_study
 
+pytestmark = pytest.mark.slow
+
 TEXT = """A heading
 
 The founder of Ferrox Steel is Ida Ritter. Ferrox Steel is based in West Marsh. The founder of Calyx Foods is Ada Dorn.
