@@ -15,7 +15,7 @@ from floatscope.canvas import MASKED, Region, group_labels
 from floatscope.errors import UserError
 from floatscope.files import replacing
 from floatscope.registry import NOTEBOOK_VIEWS, load_object
-from floatscope.traces.arrays import ARRAYS
+from floatscope.traces.arrays import ARRAYS, LazyArrays
 from floatscope.traces.storage import plain_json, read, write
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class Trace:
             told["regions"] = tuple(Region(*one) for one in header["regions"])
             told["marks"] = {name: arrays.read(f"mark.{name}") for name in header["marks"]}
             if "fixed.slots" not in header["arrays"]:
-                told["slots"] = np.arange(header["prompt_length"], arrays.shape_of("fixed.canvas")[0])
+                told["slots"] = np.arange(header["prompt_length"], len(arrays.read("fixed.canvas")))
             told |= {name: arrays.read(f"fixed.{name}") for name in _FIXED if name not in told}
             return cls(**told, arrays=arrays).validate()
         except (KeyError, TypeError, IndexError) as error:
@@ -259,8 +259,7 @@ _TYPES = {name: get_type_hints(Trace)[name] for name in _TOLD} | {
 
 def array_shape(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[int, ...]:
     """The shape of an array without reading a lazily loaded one."""
-    shape_of = getattr(arrays, "shape_of", None)
-    return shape_of(name) if shape_of is not None else arrays[name].shape
+    return arrays.shapes[name] if isinstance(arrays, LazyArrays) else arrays[name].shape
 
 
 def _narrow(values: NDArray[Any]) -> NDArray[Any]:
