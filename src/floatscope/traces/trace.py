@@ -153,9 +153,7 @@ class Trace:
     def visible(self) -> NDArray[np.int64]:
         """[step, layer, token] V_j: how many rows can see column j at each step."""
         by_step = "seen_by_step" in self.arrays
-        seen = (
-            self.seen_by_step.astype(np.int64) if by_step else self.seen_by.astype(np.int64)[None]
-        )  # [.., layer, token]
+        seen = (self.seen_by_step if by_step else self.seen_by[None]).astype(np.int64)  # [.., layer, token]
         if (seen < 0).any() or not seen.any(axis=-1).all():
             raise UserError(f"The trace of {self.model!r} has layers in which no row sees a column; trace it again.")
         if by_step or self.kind != "arm":
@@ -191,8 +189,12 @@ class Trace:
 
     def save(self, path: str | Path, exact: bool = False) -> Path:
         """Write one safetensors file, atomically; float arrays as float16 unless `exact`."""
-        kept = np.ascontiguousarray if exact else _narrow
-        arrays = {name: kept(values) for name, values in self.arrays.items()}
+        arrays = {name: np.ascontiguousarray(values) for name, values in self.arrays.items()}
+        for name, values in arrays.items():
+            if not exact and values.dtype.kind == "f":
+                largest = np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values))
+                if largest <= np.finfo(np.float16).max:  # a larger one (q.k of some checkpoints) stays as it is
+                    arrays[name] = values.astype(np.float16)
         return write(path, self._header(), arrays | self._fixed())
 
     @classmethod
@@ -260,15 +262,6 @@ _TYPES = {name: get_type_hints(Trace)[name] for name in _TOLD} | {
 def array_shape(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[int, ...]:
     """The shape of an array without reading a lazily loaded one."""
     return arrays.shapes[name] if isinstance(arrays, LazyArrays) else arrays[name].shape
-
-
-def _narrow(values: NDArray[Any]) -> NDArray[Any]:
-    """float16 for float arrays; one that would overflow (large q.k of some checkpoints) stays as it is."""
-    values = np.ascontiguousarray(values)
-    if values.dtype.kind != "f":
-        return values
-    largest = np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values))
-    return values if largest > np.finfo(np.float16).max else values.astype(np.float16)
 
 
 def _problems(trace: Trace) -> Iterator[str]:
