@@ -63,10 +63,7 @@ def read_array(path: Path, listing: Mapping[str, Mapping[str, Any]], name: str) 
 
 
 def read(path: Path, types: Mapping[str, Any]) -> tuple[dict[str, Any], LazyArrays]:
-    """The verified header, of whose JSON `types` says what may be there, and the arrays.
-
-    Every way a file can be wrong is one sentence.
-    """
+    """The verified header, of whose JSON `types` says what may be there, and the arrays; any damage is a sentence."""
     if path.is_dir():
         raise UserError(f"{path} is a folder, not a trace; give one of the .safetensors files in it.")
     if not path.exists():

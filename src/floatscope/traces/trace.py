@@ -177,9 +177,8 @@ class Trace:
         total = rows @ member  # [step, region]
         share = rows[:, :, None] * member / np.maximum(total, 1)[:, None, :]  # [step, group, region]
         attention = self.region_attention[..., : len(regions)]
-        if head_mean:
-            return np.einsum("slgc,sgr->slrc", attention.mean(axis=2), share, optimize=True).astype(np.float32)
-        return np.einsum("slhgc,sgr->slhrc", attention, share, optimize=True).astype(np.float32)
+        attention = attention.mean(axis=2) if head_mean else attention
+        return np.einsum("sl...gc,sgr->sl...rc", attention, share, optimize=True).astype(np.float32)
 
     def validate(self) -> "Trace":
         """Refuse a trace whose parts do not fit together, with a sentence; return it otherwise."""
