@@ -227,22 +227,7 @@ def figure(result: Result, models: Sequence[str], beside: str | None = None) -> 
         )
         for name, quirk in quirks.items()
     ]
-    return result_figure(
-        result,
-        "Published computations beside exact ones",
-        panels,
-        "The computations of the published code, quirk by quirk, on the same traces: dashed as published, thick as "
-        "defined. The thin solid line is the control: the published computation on uniform attention, which is what "
-        "its figure would show with nothing to see.",
-        _furthest(table, quirks, models),
-        table,
-        subtitle="uniform: the published computation on uniform attention",
-        drawn=drawn,
-    )
-
-
-def _furthest(table: pl.DataFrame, quirks: Iterable[str], models: Sequence[str]) -> str:
-    """For each quirk the model whose published value lies furthest from the exact one, means over layers."""
+    # of each quirk the model whose published value lies furthest from the exact one
     means = table.group_by("quirk", "model", maintain_order=True).agg(pl.col("published", "exact", "uniform").mean())
     known = means.drop_nulls(["published", "exact"]).filter(pl.col("model").is_in(list(models)))
     gap = (pl.col("published") - pl.col("exact")).abs()
@@ -253,4 +238,15 @@ def _furthest(table: pl.DataFrame, quirks: Iterable[str], models: Sequence[str])
             even = f" (uniform {number_text(row['uniform'], 2)})" if row["uniform"] is not None else ""
             shown = f"{number_text(row['published'], 2)} instead of {number_text(row['exact'], 2)}"
             words.append(f"{name.replace('_', ' ')} {shown} in {row['model']}{even}")
-    return f"As published instead of exact, mean over layers: {'; '.join(words)}." if words else ""
+    return result_figure(
+        result,
+        "Published computations beside exact ones",
+        panels,
+        "The computations of the published code, quirk by quirk, on the same traces: dashed as published, thick as "
+        "defined. The thin solid line is the control: the published computation on uniform attention, which is what "
+        "its figure would show with nothing to see.",
+        f"As published instead of exact, mean over layers: {'; '.join(words)}." if words else "",
+        table,
+        subtitle="uniform: the published computation on uniform attention",
+        drawn=drawn,
+    )

@@ -96,16 +96,15 @@ _TITLES = {
     "cosine": "cosine between steps",
     "top_overlap": "overlap of the top ten",
 }
-_FAR = ("top_shift", "centroid_shift", "wasserstein")
-"""Measures whose random control lies orders of magnitude above the values."""
 
 
 def figure(result: Result, models: Sequence[str]) -> Figure:
     """From the first step to the last and over the run; and every measure from one step to the next per layer."""
     table = result.table
     groups, tables = panels(result, models)
+    far = ("top_shift", "centroid_shift", "wasserstein")  # their random control lies orders of magnitude above
     groups["from one step to the next"] = [
-        lines(table, title, {"measure": name}, models, symlog=name in _FAR) for name, title in _TITLES.items()
+        lines(table, title, {"measure": name}, models, symlog=name in far) for name, title in _TITLES.items()
     ]
     what, turnover = "Turnover from step to step, mean over layers", table.filter(measure="turnover")
     told = (sentences(result, models), finding(what, turnover, models, ("random", "untrained")))

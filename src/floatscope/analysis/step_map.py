@@ -143,11 +143,8 @@ def _panel(table: pl.DataFrame, part: pl.DataFrame, top: float, narrow: int | No
     width = narrow or max(420, min(1500, 11 * len(texts)))
     tokens = alt.Scale(domain=[-0.5, len(texts) - 0.5], nice=False, zero=False)
     apart = 8 if len(texts) < 200 else 32
-    axis = (
-        token_axis(texts, width, -90)
-        if wide
-        else alt.Axis(values=[*range(0, len(texts), apart)], labelOverlap="parity")
-    )
+    axis = alt.Axis(values=[*range(0, len(texts), apart)], labelOverlap="parity")
+    axis = token_axis(texts, width, -90) if wide else axis
     y = alt.Y("step:O", title="step", scale=alt.Scale(paddingInner=0, paddingOuter=0), axis=name_axis())
     base = alt.Chart().encode(x=alt.X("position:Q", title="token", scale=tokens, axis=axis), y=y)
     # cells overlap a little, so that there are no seams between them
