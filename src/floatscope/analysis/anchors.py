@@ -140,6 +140,7 @@ def field_of(trace: Trace, normalisation: str = "rows") -> Field:
 
 def make_field(received: Array, rows: Array, seen: Array, normalisation: str) -> Field:
     """Received attention [..., token] of so many rows, of which `seen` see a column."""
+    Options(normalisation=normalisation)  # refuses one that is not known
     visible = ratio(received * rows.astype(np.float32), seen, 0).astype(np.float32)
     scores = {"rows": received, "visible": visible}[normalisation]
     return Field(scores, visible, np.broadcast_to(seen > 0, received.shape), rows)
