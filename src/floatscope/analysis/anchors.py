@@ -190,8 +190,10 @@ def anchors(
         flat = on_uniform(trace, lambda even: _counts(even, names))
         return cell_columns(keys, value=_counts(trace, names), uniform=flat)
 
-    listed = {"anchors_list": lambda panel, _: pl.concat(panel.listed)}
-    return analyse("anchors", traces, keys, measure, options, controls, **listed)[0]
+    def listed(panel: Panel, options: Options) -> pl.DataFrame:
+        return pl.concat(panel.listed)
+
+    return analyse("anchors", traces, keys, measure, options, controls, anchors_list=listed)[0]
 
 
 def _counts(trace: Trace, detectors: tuple[str, ...]) -> dict[tuple[str, str, str], Array]:
