@@ -21,6 +21,7 @@ from floatscope.live.server import FILES, LiveServer
 from tests.fuzz.damage import change_a_value
 from tests.fuzz.outcomes import ACCEPTED, HANGS, LET_IN, REFUSED, SCRIPT, TRACEBACK, Attempt
 from tests.fuzz.scripts import foreign_scripts
+from tests.fuzz.targets import Targets
 
 SECONDS = 20
 JOB = {
@@ -89,7 +90,7 @@ def listening() -> Iterator[Listening]:
             thread.join()
 
 
-def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:
+def attempts(rng: random.Random, folder: Path, targets: Targets) -> Iterator[Attempt]:
     """Endless; after each attempt an honest client must be served at once."""
     doers: tuple[Callable[[random.Random, Listening], tuple[str, str]], ...]
     doers = (foreign_sender, odd_request, hostile_job, hostile_job, wrong_length, header_flood, half_sent, many_at_once)

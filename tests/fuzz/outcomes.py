@@ -1,4 +1,4 @@
-"""What an attempt came to, and the one way to make it: with a clock, its output caught, its error told apart."""
+"""What an attempt came to, and the two ways to make it: with a clock, its output caught, its errors told apart."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ ACCEPTED, REFUSED, REDONE = "accepted", "refused", "redone"
 TRACEBACK, SILENT, SCRIPT, CODE = "traceback", "silent change", "script ran", "code ran"
 LET_IN, HANGS = "let in", "hangs"
 GOOD, BAD = (ACCEPTED, REFUSED, REDONE), (TRACEBACK, SILENT, SCRIPT, CODE, LET_IN, HANGS)
+"""Accepted: it gives what the undamaged thing gives, or is another valid thing. Redone: noticed, and made again, the
+same. Silent change: the result is another one, and nothing says so. Let in: a stranger was served, or a file was
+written where no one asked for it."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from floatscope import __version__
 from floatscope.errors import UserError
-from floatscope.files import PARTIAL, file_hash, read_json
+from floatscope.files import PARTIAL, file_hash, read_json, unsealed
 from floatscope.qa.guesses import GUESSES
 from floatscope.qa.metrics import METRICS, PASSAGE_METRICS
 from floatscope.qa.stressors import Label, label_types
@@ -242,7 +242,11 @@ class Run:
     def study(self) -> Study:
         """As it was run, all values written out."""
         if self._study is None:
-            self._study = read_study(self.folder / STUDY_FILE)
+            path = self.folder / STUDY_FILE
+            study, now = read_study(path), file_hash(path)
+            if self.manifest.get("study_sha256", now) != now:
+                raise UserError(f"{path} is not what the run was made with: put that back, or run the study again.")
+            self._study = study
         return self._study
 
     @property
@@ -355,8 +359,13 @@ class _Hashed(TypedDict, total=False):
 
 
 class _Manifest(TypedDict, total=False):
-    """What is read again of a manifest; the rest is for people."""
+    """The manifest of a run; hashes and units are read again, the rest is for people."""
 
+    study: str
+    study_sha256: str
+    seed: int
+    versions: dict[str, str]
+    platform: str
     units: int
     models: dict[str, _Hashed]
     tasks: dict[str, _Hashed]
@@ -364,18 +373,21 @@ class _Manifest(TypedDict, total=False):
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a run, empty where there is none yet."""
+    """The manifest of a run, empty where there is none yet; runs of earlier versions have no seal on theirs."""
     import msgspec
 
     path = folder / MANIFEST
     try:
         found = read_json(path) if path.exists() else {}
-        msgspec.convert(found, _Manifest)
+        kept = unsealed(found) if found.keys() - _Manifest.__annotations__.keys() else found
+        if kept is None:
+            raise UserError("it is not what was written.")
+        msgspec.convert(kept, _Manifest)
     except (UserError, msgspec.ValidationError) as error:
         raise UserError(
             f"{path} is damaged ({str(error).rstrip('.')}): put back what was there, or give another folder."
         ) from error
-    return found
+    return kept
 
 
 def refuse_changes(old: Mapping[str, Any], new: Mapping[str, Any], part: str) -> None:
