@@ -315,9 +315,7 @@ def test_half_a_surrogate_pair_becomes_a_question_mark(half: bytes, tmp_path: Pa
     line = b'{"id": "a X", "question": "Who X \\ud83d\\ude42?", "answers": ["X b"], "documents": ["of X"]}'
     (tmp_path / "mine.jsonl").write_bytes(line.replace(b"X", half))
     (sample,) = read_samples(tmp_path / "mine.jsonl")
-    assert {
-        mark for text in (sample.id, *sample.answers, sample.documents[0].text) for mark in text if mark > "~"
-    } == set()
+    assert all(text.isascii() for text in (sample.id, *sample.answers, sample.documents[0].text))
     assert sample.id.startswith("a ?") and sample.question.startswith("Who ?") and "🙂" in sample.question
 
 
