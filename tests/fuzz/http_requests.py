@@ -23,7 +23,7 @@ from tests.fuzz.outcomes import ACCEPTED, HANGS, LET_IN, REFUSED, SCRIPT, SILENT
 from tests.fuzz.scripts import foreign_scripts
 from tests.fuzz.targets import Targets
 
-SECONDS = 20
+SECONDS = 60
 JOB = {
     "question": "Who founded it?",
     "documents": [{"title": "Ferrox", "text": "Ferrox was founded by Ida Ritter.", "gold": True}],

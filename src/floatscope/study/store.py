@@ -11,7 +11,7 @@ import json
 import platform
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -109,26 +109,26 @@ class Store:
         self.folder = folder
         with _sentences(folder):
             (folder / TRACES).mkdir(parents=True, exist_ok=True)
-            self._lock = _take_lock(folder)
-            for half in (folder / TRACES).glob(f".*{PARTIAL}"):  # what a killed process was writing
-                half.unlink(missing_ok=True)
-            self._database = sqlite3.connect(folder / RESULTS, timeout=60)
-            if _version(self._database) not in (None, SCHEMA_VERSION):
-                self.__exit__()
-                raise UserError(
-                    f"The run {folder} was made by another version of floatscope: it can be read, with `floatscope "
-                    "table` and `report`, but not gone on with; give another folder."
-                )
-            self._database.execute(_SCHEMA)
-            self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            self.damaged = self._drop_damaged()
+            with ExitStack() as opened:
+                opened.enter_context(closing(_take_lock(folder)))
+                for half in (folder / TRACES).glob(f".*{PARTIAL}"):  # what a killed process was writing
+                    half.unlink(missing_ok=True)
+                self._database = opened.enter_context(closing(sqlite3.connect(folder / RESULTS, timeout=60)))
+                if _version(self._database) not in (None, SCHEMA_VERSION):
+                    raise UserError(
+                        f"The run {folder} was made by another version of floatscope: it can be read, with `floatscope "
+                        "table` and `report`, but not gone on with; give another folder."
+                    )
+                self._database.execute(_SCHEMA)
+                self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                self.damaged = self._drop_damaged()
+                self._opened = opened.pop_all()  # whatever fails before is no writer and holds no lock
 
     def __enter__(self) -> Store:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._database.close()
-        self._lock.close()
+        self._opened.close()
 
     def _drop_damaged(self) -> int:
         """Build the table anew from its sound rows where anything in it is damaged; how many rows were."""
