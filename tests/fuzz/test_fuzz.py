@@ -20,7 +20,7 @@ from tests.fuzz.outcomes import ACCEPTED, SILENT, TRACEBACK, attempt, command
 from tests.fuzz.scripts import foreign_scripts
 from tests.fuzz.targets import Targets
 
-FEW = {"calls": 100, "traces": 100, "runs": 2, "folders": 80, "gguf": 80, "pages": 2, "http": 40}
+FEW = {"calls": 70, "traces": 80, "runs": 2, "folders": 60, "gguf": 60, "pages": 1, "http": 30}
 
 
 @pytest.fixture(scope="module")
