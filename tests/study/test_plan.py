@@ -93,6 +93,8 @@ def test_what_is_written_is_read_again(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "line", "told"),
     [
+        ('name = "mine"', 'name = "../../evil"', 1, "cannot be called '../../evil', since its run's folder"),
+        ('name = "mine"', 'name = "/tmp/evil"', 1, "cannot be called '/tmp/evil'"),
         ("seed = 3", "sed = 3", 2, "'sed' in a study: did you mean 'seed'?"),
         ("seed = 3", 'seed = "3"', 2, "seed should be a whole number, not '3'"),
         ("seed = 3", "seed = -1", 2, "seed = -1"),

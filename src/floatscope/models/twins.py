@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from floatscope.cache import cache_folder
-from floatscope.files import making_folder
+from floatscope.files import making_folder, write_errors
 from floatscope.models.families import FAMILIES, LLADA_LAYER, LLADA_PARTS, Family
 from floatscope.models.shipped import UNTRAINED
 
@@ -98,7 +98,7 @@ def untrained_twin(trained: Path) -> Path:
     key = hashlib.sha256(b"".join(file.read_bytes() for file in (Path(__file__), *kept))).hexdigest()[:16]
     folder = cache_folder() / "twins" / key / f"{trained.name}-{UNTRAINED}"
     if not folder.is_dir():
-        with making_folder(folder) as made:
+        with write_errors(folder), making_folder(folder) as made:
             made.mkdir()
             for file in kept:
                 shutil.copy(file, made)

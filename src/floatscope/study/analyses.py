@@ -17,7 +17,7 @@ import polars as pl
 from floatscope import __version__
 from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze, draw
 from floatscope.errors import UserError
-from floatscope.files import file_hash, read_json, replace_json
+from floatscope.files import file_hash, read_json, replace_sealed, unsealed
 from floatscope.study.engine import end_with_parent, keyboard_ignored
 from floatscope.study.plan import NULL_QUERY, UNTRAINED
 from floatscope.study.store import Run
@@ -57,8 +57,7 @@ def run_analyses(run: Run, notify: Callable[[str, int, int], None]) -> None:
     for name, about in _outcomes(run, names, own, untrained, null):
         listing[name] = about
         notify(f"analysis: {name}", len(listing), len(names))
-    content = {"key": key, "analyses": listing}
-    replace_json(run.folder / TABLES / LISTING, content | {"sha256": _hash(content)})
+    replace_sealed(run.folder / TABLES / LISTING, {"key": key, "analyses": listing})
 
 
 def read_analyses(run: Run) -> dict[str, Result]:
@@ -131,17 +130,13 @@ def _key(run: Run, traces: Sequence[RunTraces]) -> str:
     code = [getsourcefile(ANALYSES[name].load("function")) for name in run.study.analyses]
     files = [path.stat() for part in traces for path in part.paths]
     described = [__version__, list(run.study.analyses), [file_hash(Path(file)) for file in code if file]]
-    return _hash([*described, run.study.seed, [(stat.st_size, stat.st_mtime_ns) for stat in files]])
-
-
-def _hash(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    described += [run.study.seed, [(stat.st_size, stat.st_mtime_ns) for stat in files]]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
 def _read_listing(run: Run) -> dict[str, Any]:
     """The listing as it was written; nothing where it is damaged, or of a version that kept no hashes."""
     try:
-        found = read_json(run.folder / TABLES / LISTING)
+        return unsealed(read_json(run.folder / TABLES / LISTING)) or {}
     except UserError:
         return {}
-    return found if found.pop("sha256", None) == _hash(found) else {}

@@ -310,7 +310,7 @@ def _work(study: Study, folder: Path, missing: set[Unit], share: int, threads: i
                 jobs = plan_jobs(study, [load_task(study, plan) for plan in study.tasks])
             run_share(study, folder, jobs, missing, lambda what, rows: pipe.send((what, rows)), share, study.workers)
             pipe.send(None)
-        except UserError as error:
+        except (UserError, OSError) as error:
             pipe.send(str(error))
 
 
