@@ -44,8 +44,6 @@ UNKNOWN = 0.01
 """The share of tokens that a tokenizer does not know above which it is said."""
 Done = Callable[[str, list[Row]], None]
 """What was running, and the rows of a batch, whose traces are written."""
-Message = tuple[str, list[Row]] | str | None
-"""Rows of a batch; or a sentence that stops the run; None at the end."""
 
 
 @dataclass(frozen=True)
@@ -238,9 +236,8 @@ def run_shares(study: Study, folder: Path, jobs: Sequence[Job], missing: set[Uni
     try:
         for share in range(study.workers):
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(
-                target=_work, args=(study, folder, missing, share, threads, theirs), daemon=True
-            )  # fmt: skip
+            work = (study, folder, missing, share, threads, theirs)
+            process = context.Process(target=_work, args=work, daemon=True)
             with keyboard_ignored():
                 process.start()
             theirs.close()
@@ -249,8 +246,18 @@ def run_shares(study: Study, folder: Path, jobs: Sequence[Job], missing: set[Uni
         while pipes:
             for pipe in wait(pipes):
                 assert isinstance(pipe, Connection)
-                if not _take(pipe, done):
+                try:
+                    message = pipe.recv()  # rows of a batch; or a sentence that stops the run; None at the end
+                except EOFError:
+                    raise UserError(
+                        "A worker process ended before its work was done; what is done is kept: run again."
+                    ) from None
+                if isinstance(message, str):
+                    raise UserError(message)
+                if message is None:
                     pipes.remove(pipe)
+                else:
+                    done(*message)
         for process in workers:
             process.join(LAST_SECONDS)  # to leave in good order
     finally:
@@ -270,19 +277,6 @@ def keyboard_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _take(pipe: Connection, done: Done) -> bool:
-    """Hand on a worker's next message; whether there will be more."""
-    try:
-        message: Message = pipe.recv()
-    except EOFError:
-        raise UserError("A worker process ended before its work was done; what is done is kept: run again.") from None
-    if isinstance(message, str):
-        raise UserError(message)
-    if message is not None:
-        done(*message)
-    return message is not None
 
 
 def end_with_parent() -> None:

@@ -121,7 +121,12 @@ class Store:
                 )
             self._database.execute(_SCHEMA)
             self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            self.damaged = self._drop_damaged()
+            rows, self.damaged = _sound_rows(self._database)
+            if self.damaged or self._database.execute("PRAGMA integrity_check").fetchone() != ("ok",):
+                with self._database:  # built anew from the sound rows
+                    self._database.execute("DROP TABLE results")
+                    self._database.execute(_SCHEMA)
+                    self._insert(rows)
 
     def __enter__(self) -> Store:
         return self
@@ -129,16 +134,6 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self._database.close()
         self._lock.close()
-
-    def _drop_damaged(self) -> int:
-        """Build the table anew from its sound rows where anything in it is damaged; how many rows were."""
-        rows, damaged = _sound_rows(self._database)
-        if damaged or self._database.execute("PRAGMA integrity_check").fetchone() != ("ok",):
-            with self._database:
-                self._database.execute("DROP TABLE results")
-                self._database.execute(_SCHEMA)
-                self._insert(rows)
-        return damaged
 
     def _insert(self, rows: Iterable[Sequence[object]]) -> None:
         marks = ", ".join("?" * (len(_COLUMNS) + 1))
@@ -173,8 +168,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
         finally:
             database.close()
     found = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
-    parsed = ({name: json.loads(row[name]) for name in ("labels", "answers", "scores")} for row in found)
-    return [row | texts for row, texts in zip(found, parsed, strict=True)]
+    return [row | {name: json.loads(row[name]) for name in ("labels", "answers", "scores")} for row in found]
 
 
 def _sound_rows(database: sqlite3.Connection) -> tuple[list[tuple[Any, ...]], int]:
