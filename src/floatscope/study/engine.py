@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floatscope.errors import UserError, plain_warnings
-from floatscope.qa.guesses import GUESSES, Guess
+from floatscope.qa.guesses import GUESSES
 from floatscope.qa.metrics import score
 from floatscope.study.plan import GUESS, UNTRAINED, ModelPlan, Study
 from floatscope.study.store import Row
@@ -115,16 +115,15 @@ def run_guesses(study: Study, jobs: Sequence[Job], missing: set[Unit]) -> Iterat
         own = list(group)
         guess = GUESSES[name](own[0].task.samples)
         for start in range(0, len(own), GUESSES_AT_ONCE):
-            yield [_guessed(study, guess, job) for job in own[start : start + GUESSES_AT_ONCE]]
-
-
-def _guessed(study: Study, guess: Guess, job: Job) -> Row:
-    try:
-        sample = job.task.under(job.condition, job.sample, study.seed)
-    except UserError as error:
-        return Row.of(job, error=str(error))
-    prediction = guess(sample, random.Random(job.unit.seed(study.seed)))
-    return Row.of(job, prediction=prediction, scores=score(prediction, job.sample.answers))
+            rows = []
+            for job in own[start : start + GUESSES_AT_ONCE]:
+                try:
+                    sample = job.task.under(job.condition, job.sample, study.seed)
+                    prediction = guess(sample, random.Random(job.unit.seed(study.seed)))
+                    rows.append(Row.of(job, prediction=prediction, scores=score(prediction, job.sample.answers)))
+                except UserError as error:
+                    rows.append(Row.of(job, error=str(error)))
+            yield rows
 
 
 def run_share(
