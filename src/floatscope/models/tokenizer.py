@@ -22,6 +22,7 @@ SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls
 def load_tokenizer(folder: Path, family: Family, model_type: str | None) -> Any:
     """The tokenizer of a checkpoint folder, or None: token ids work without one."""
     import transformers
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
     if not any((folder / name).exists() for name in FILES):
         return None
@@ -34,26 +35,21 @@ def load_tokenizer(folder: Path, family: Family, model_type: str | None) -> Any:
         tokenizer = cls.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         if not isinstance(tokenizer.model_max_length, int | float):
             raise UserError(f"{folder}: model_max_length of its tokenizer is no number")
-        if own:
-            _complete(tokenizer, folder, family, model_type)
+        if not own:
+            return tokenizer
+        # Special tokens that only the native class knows (bert-base-uncased, gpt2), where the vocabulary has them.
+        stated: dict[str, Any] = {}  # what the checkpoint itself says; a token stated as null is stated
+        for name in ("special_tokens_map.json", "tokenizer_config.json"):
+            if (folder / name).exists():
+                stated |= read_json(folder / name)
+        names = (stated.get("tokenizer_class"), family.tokenizer, TOKENIZER_MAPPING_NAMES.get(model_type or ""))
+        classes = (getattr(transformers, name, None) for name in names if name)
+        native = next((found for found in classes if found is not None), None)
+        defaults = inspect.signature(native.__init__).parameters if native is not None else {}
+        for slot in SPECIAL:
+            token = defaults[slot].default if slot in defaults else None
+            if slot in stated or not isinstance(token, str) or getattr(tokenizer, slot) is not None:
+                continue
+            if tokenizer.convert_tokens_to_ids(token) is not None and token in tokenizer.get_vocab():
+                tokenizer.add_special_tokens({slot: token})
     return tokenizer
-
-
-def _complete(tokenizer: Any, folder: Path, family: Family, model_type: str | None) -> None:
-    """Add special tokens that only the native class knows (bert-base-uncased, gpt2), where the vocabulary has them."""
-    import transformers
-    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
-
-    stated: dict[str, Any] = {}  # what the checkpoint itself says; a token stated as null is stated
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / name).exists():
-            stated |= read_json(folder / name)
-    names = (stated.get("tokenizer_class"), family.tokenizer, TOKENIZER_MAPPING_NAMES.get(model_type or ""))
-    native = next((found for name in names if name and (found := getattr(transformers, name, None)) is not None), None)
-    defaults = inspect.signature(native.__init__).parameters if native is not None else {}
-    for slot in SPECIAL:
-        token = defaults[slot].default if slot in defaults else None
-        if slot in stated or not isinstance(token, str) or getattr(tokenizer, slot) is not None:
-            continue
-        if tokenizer.convert_tokens_to_ids(token) is not None and token in tokenizer.get_vocab():
-            tokenizer.add_special_tokens({slot: token})
