@@ -46,7 +46,8 @@ def gather(run: Run, results: Mapping[str, Result]) -> Content:
     """Everything that the page shows, from the run's folder and the analyses."""
     rows = run.results()
     scores = score_frame(rows)
-    kinds = _kinds(run, rows)
+    traced = rows.drop_nulls("trace").filter(control="").unique("model", maintain_order=True)
+    kinds = {row["model"]: Trace.load(run.folder / row["trace"]).kind for row in traced.iter_rows(named=True)}
     return Content(
         title=f"floatscope: {run.study.name}",
         question=run.study.description or QUESTION,
@@ -66,15 +67,6 @@ def gather(run: Run, results: Mapping[str, Result]) -> Content:
 def ordered_models(names: Sequence[str], kinds: Mapping[str, str]) -> tuple[str, ...]:
     """MDMs first, in the study's order."""
     return tuple(sorted(names, key=lambda name: kinds.get(name, "mdm") == "arm"))
-
-
-def _kinds(run: Run, rows: pl.DataFrame) -> dict[str, str]:
-    """mdm or arm, as far as traces tell."""
-    traced = rows.drop_nulls("trace").filter(rows.drop_nulls("trace")["control"] == "")
-    return {
-        model: Trace.load(run.folder / path).kind
-        for model, path in traced.unique("model", maintain_order=True).select("model", "trace").iter_rows()
-    }
 
 
 def _player_traces(run: Run, rows: pl.DataFrame) -> Iterable[Trace]:

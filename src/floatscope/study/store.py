@@ -53,7 +53,6 @@ CREATE TABLE IF NOT EXISTS results (
     PRIMARY KEY (model, task, condition, content, sample, control)
 )
 """
-_CONTROL_ORDER = ("", NULL_QUERY, UNTRAINED, GUESS)
 
 
 @dataclass(frozen=True)
@@ -173,8 +172,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
         finally:
             database.close()
     found = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
-    parsed = ({name: json.loads(row[name]) for name in ("labels", "answers", "scores")} for row in found)
-    return [row | texts for row, texts in zip(found, parsed, strict=True)]
+    return [row | {name: json.loads(row[name]) for name in ("labels", "answers", "scores")} for row in found]
 
 
 def _sound_rows(database: sqlite3.Connection) -> tuple[list[tuple[Any, ...]], int]:
@@ -262,7 +260,7 @@ class Run:
         cells = [(task.name, cell.condition) for task in study.tasks for cell in study.cells(task)]
         conditions = {(task, condition.name): condition for task, condition in cells}
         order = {
-            "control": _CONTROL_ORDER,
+            "control": ["", NULL_QUERY, UNTRAINED, GUESS],
             "model": [*(model.name for model in study.models), *GUESSES],
             "task": [task.name for task in study.tasks],
             "condition": [condition.name for _, condition in cells],
@@ -277,7 +275,17 @@ class Run:
             if known and condition is not None and row["content"] in ("", condition.content):
                 rows.append(row | row["scores"] | dict(condition.labels))
         rows.sort(key=lambda row: (*(names[row[column]] for column, names in places.items()), row["number"]))
-        schema = _column_types(any(task.is_passages for task in study.tasks))
+        texts = dict.fromkeys(("model", "task", "condition", "stressor"), pl.String)
+        types = {str: pl.String, int: pl.Int64, float: pl.Float64}
+        labels = {name: types[kind] for name, kind in label_types().items()}
+        metrics = (*METRICS, *(PASSAGE_METRICS if any(task.is_passages for task in study.tasks) else ()))
+        rest = dict.fromkeys(("sample", "control", "question"), pl.String) | {"answers": pl.List(pl.String)}
+        rest |= {"prediction": pl.String} | dict.fromkeys(metrics, pl.Float64)
+        rest |= dict.fromkeys(("prompt_tokens", "steps", "cut"), pl.Int64)
+        rest |= dict.fromkeys(("error", "trace"), pl.String)
+        if taken := labels.keys() & (texts | rest).keys():
+            raise UserError(f"A stressor has a label {min(taken)!r}, which all results have: give it another name.")
+        schema = texts | labels | rest
         return pl.DataFrame({name: [row.get(name) for row in rows] for name in schema}, schema=schema)
 
     @property
@@ -318,21 +326,6 @@ class Run:
             if value is not None:
                 found = found.filter(found[name] == value)
         return [self.folder / path for path in found["trace"].drop_nulls()]
-
-
-def _column_types(passages: bool) -> dict[str, Any]:
-    """The columns of the results: the labels of all stressors stand behind the condition."""
-    import polars as pl
-
-    texts = dict.fromkeys(("model", "task", "condition", "stressor"), pl.String)
-    types = {str: pl.String, int: pl.Int64, float: pl.Float64}
-    labels = {name: types[kind] for name, kind in label_types().items()}
-    rest = dict.fromkeys(("sample", "control", "question"), pl.String) | {"answers": pl.List(pl.String)}
-    rest |= {"prediction": pl.String} | dict.fromkeys((*METRICS, *(PASSAGE_METRICS if passages else ())), pl.Float64)
-    rest |= dict.fromkeys(("prompt_tokens", "steps", "cut"), pl.Int64) | dict.fromkeys(("error", "trace"), pl.String)
-    if taken := labels.keys() & (texts | rest).keys():
-        raise UserError(f"A stressor has a label {min(taken)!r}, which all results have: give it another name.")
-    return texts | labels | rest
 
 
 def describe_run(study: Study, tasks: Mapping[str, Mapping[str, Any]], units: int) -> dict[str, Any]:
