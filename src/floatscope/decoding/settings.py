@@ -36,8 +36,8 @@ def check_settings(sampler: Any) -> None:
         base, interval = words
         low, high = (float(end) for end in interval[1:-1].split(","))
         wanted = f"a whole number of at least {low:.0f}" if base is int else f"a number in {interval}"
-        fits = isinstance(value, int if base is int else int | float) and not isinstance(value, bool | NoneType)
-        fits = fits and low <= value <= min(high, sys.float_info.max)
+        fits = isinstance(value, int if base is int else int | float) and not isinstance(value, bool)
+        fits = fits and value is not None and low <= value <= min(high, sys.float_info.max)
         if not fits or (value == low and interval[0] == "(") or (value == high and interval[-1] == ")"):
             raise UserError(f"{owner}: {name} must be {wanted}, got {value!r}.")
 
