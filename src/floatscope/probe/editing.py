@@ -107,7 +107,7 @@ class Editor:
         own = torch.searchsorted(layout.keys, layout.rows)
         held = self._held.get((number, layer))
         mass = None if held is None else held[:, layout.rows.clamp(max=held.shape[1] - 1)]
-        selection = Selection(keys, rows, chosen, lambda: visible.matrix(layout), own, mass)
+        selection = Selection(keys, rows, chosen, lambda: visible.matrix(layout).cpu(), own, mass)
         return OPS.named(edit.op).compile(edit, selection)
 
     def _scene(self, number: int, layer: int) -> Scene:
