@@ -25,9 +25,23 @@ def kernel(request, monkeypatch):
     """A kernel by name, with tiles so small that a canvas of 40 tokens has several."""
     monkeypatch.setenv(VARIABLE, request.param)
     if request.param == "triton":
-        pytest.importorskip("triton")
+        tl = pytest.importorskip("triton").language
+        from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
         from floatscope.probe import triton_kernels
 
+        plain_dot = InterpreterBuilder.create_dot
+
+        def dot(self, a, b, *others):  # the interpreter keeps bfloat16 as its bits, and multiplies these
+            exact = [
+                TensorHandle((one.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+                if one.dtype == tl.bfloat16
+                else one
+                for one in (a, b)
+            ]
+            return plain_dot(self, *exact, *others)
+
+        monkeypatch.setattr(InterpreterBuilder, "create_dot", dot)
         monkeypatch.setattr(triton_kernels, "BLOCK", 32)  # halved for float32
         monkeypatch.setattr(triton_kernels, "MOST_GROUPS", 16)
     return request.param

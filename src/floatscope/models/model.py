@@ -228,8 +228,8 @@ class Model:
     def _run(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits of the rows, and their states after each layer, where these are listened to."""
         self._check(tokens)
-        tokens, pads, rows = (given.to(self.device) for given in (tokens, pads, rows))
         padded, masked_lm = bool(pads.any()), self.family.backbone == "AutoModelForMaskedLM"
+        tokens, pads, rows = (given.to(self.device, non_blocking=True) for given in (tokens, pads, rows))
         if padded and masked_lm:
             # Positions differ from class to class (RoBERTa counts from the pad id): run equal lengths together.
             return self._by_length(tokens, pads, rows)

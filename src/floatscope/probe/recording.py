@@ -1,7 +1,8 @@
 """From a layer's statistics to the arrays a trace keeps: a recorder per sample.
 
 A denoising run has a forward per step. An ARM has one forward for all its steps, since a causal row never changes: its
-steps follow by prefix sums over its answer rows. Names and axes of the arrays are those of `traces.ARRAYS`.
+steps follow by prefix sums over its answer rows. Names and axes of the arrays are those of `traces.ARRAYS`. What a step
+of denoising gives stays on the model's device until the step is over.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from floatscope.canvas import ANSWER, Prompt, group_labels
 from floatscope.probe.attention import Geometry
 from floatscope.probe.kernel import LayerStatistics
+from floatscope.probe.landing import Held, Landing
 from floatscope.probe.layout import Layout
 
 Arrays = dict[str, NDArray[Any]]
@@ -99,19 +101,27 @@ class Plan:
 class Recorder:
     """What both kinds of run share: the arrays of every step and layer, and the reductions that make them."""
 
-    def __init__(self, plan: Plan, layers: int, inputs: int) -> None:
-        """`inputs`: tokens of the canvas that a forward may see, from the first on."""
+    stays = False
+    """Whether arrays stay on the model's device until they are sent: those of a step, but not of a whole run."""
+
+    def __init__(self, plan: Plan, layers: int, inputs: int, landing: Landing | None = None) -> None:
+        """`inputs`: tokens of the canvas that a forward may see, from the first on. `landing`: shared by samples."""
         self.plan = plan
+        self.landing = Landing() if landing is None else landing
         self.layers = layers
         self._inputs = inputs
         self._group_rows: list[NDArray[np.int32]] = []
         self._computed: list[tuple[int, int]] = []
         # By step, each array [layer, ...] in one buffer: many small arrays would tear holes into the heap.
-        self._by_step, self._seen, self._geometry, self._matrices = (defaultdict[int, Arrays](dict) for _ in range(4))
-        self._by_slot: Arrays = {}
+        self._by_step, self._seen, self._geometry, self._matrices = (defaultdict[int, Held](dict) for _ in range(4))
+        self._by_kind = (self._by_step, self._seen, self._geometry, self._matrices)
+        self._by_slot: list[tuple[Any, Held]] = []  # slots, and their arrays [slot, layer, ...]
 
     def finish(self) -> tuple[Arrays, tuple[int, ...]]:
         """The arrays, and the steps whose per-head geometry was kept; nothing is left in the recorder."""
+        whole = [own for by_step in self._by_kind for own in by_step.values()]
+        self.landing.send(whole + [own for _, own in self._by_slot])
+        self.landing.land()
         qk_steps, matrix_steps = tuple(self._geometry), list(self._matrices)
         arrays = {"group_rows": np.stack(self._group_rows)} | _stacked(self._by_step)
         told = {"computed": np.array(self._computed, np.int32), "layer_index": np.arange(self.layers, dtype=np.int32)}
@@ -120,7 +130,7 @@ class Recorder:
             arrays["seen_by"] = seen[-1]
             if (seen != seen[-1]).any():  # steps with other rows than the last one
                 arrays["seen_by_step"] = seen
-        arrays |= self._by_slot | _stacked(self._geometry) | _stacked(self._matrices)
+        arrays |= self._slot_arrays() | _stacked(self._geometry) | _stacked(self._matrices)
         if matrix_steps:
             arrays["matrix_steps"] = np.array(matrix_steps, np.int32)
             arrays["matrix_layers"] = np.array(self._matrix_layers, np.int32)
@@ -128,7 +138,23 @@ class Recorder:
 
     def latest(self, name: str) -> NDArray[Any]:
         """An array of the last step recorded so far, [layer, ...]."""
-        return self._by_step[len(self._by_step) - 1][name]
+        self.landing.land()
+        return self._by_step[len(self._by_step) - 1][name].cpu().numpy()
+
+    def held(self) -> list[Held]:
+        """What the latest step left on a device, if it did."""
+        latest = len(self._group_rows) - 1
+        steps = [by_step.get(latest, {}) for by_step in self._by_kind]
+        return steps + [own for _, own in self._by_slot[-1:]]
+
+    def _slot_arrays(self) -> Arrays:
+        """What the rows gave that predicted the slots, [answer, layer, ...]."""
+        found: Arrays = {}
+        for slots, own in self._by_slot:
+            for name, values in own.items():
+                shape, array = (self.plan.answer, *values.shape[1:]), values.numpy()
+                found.setdefault(name, np.zeros(shape, array.dtype))[slots] = array
+        return found
 
     @property
     def _matrix_layers(self) -> list[int]:
@@ -174,39 +200,34 @@ class Recorder:
             found = self._kept({"attention": matrix}, layout) | self._kept({"queries": queries, "keys": keys})
             self._put(self._matrices[step], self._matrix_layers.index(layer), found, len(self._matrix_layers))
 
-    def _keep_rows(self, layer: int, slots: Any, found: Mapping[str, Tensor], rows: Any) -> None:
-        """Open rows [H, N, ...] that predicted the answer slots, into [answer, layer, head, ...]."""
-        chosen = {name: values[:, rows].transpose(0, 1) for name, values in found.items()}
-        for name, array in self._kept(chosen).items():
-            shape = (self.plan.answer, self.layers, *array.shape[1:])
-            self._by_slot.setdefault(name, np.zeros(shape, array.dtype))[slots, layer] = array
-
-    def _kept(self, found: Mapping[str, Tensor], layout: Layout | None = None) -> Arrays:
+    def _kept(self, found: Mapping[str, Tensor], layout: Layout | None = None) -> Held:
         """What the plan keeps; with a layout, [..., K] as [..., T], 0 for tokens that are no key."""
-        kept: Arrays = {}
-        for name, values in found.items():
-            if name in self.plan.keep:
-                whole = values if layout is None else _on_canvas(values, layout.keys, self.plan.tokens, -1)
-                kept[name] = whole.cpu().numpy()
-        return kept
+        return {
+            name: values if layout is None else _on_canvas(values, layout.keys, self.plan.tokens, -1)
+            for name, values in found.items()
+            if name in self.plan.keep
+        }
 
-    def _put(self, buffers: Arrays, layer: int, found: Arrays, layers: int | None = None) -> None:
+    def _put(self, buffers: Held, layer: int, found: Held, layers: int | None = None) -> None:
         """Copy a layer's arrays into those of its step, [layer, ...]."""
         for name, values in found.items():
             if name not in buffers:
-                buffers[name] = np.empty((layers or self.layers, *values.shape), values.dtype)
+                home = values.device if self.stays else torch.device("cpu")
+                buffers[name] = torch.empty((layers or self.layers, *values.shape), dtype=values.dtype, device=home)
             buffers[name][layer] = values
 
 
 class DenoisingRecorder(Recorder):
     """Records an MDM: `start` before a forward, `layer` for each layer, `commit` after the step."""
 
-    def __init__(self, plan: Plan, layers: int, steps: int, fewest: int = 1) -> None:
+    stays = True
+
+    def __init__(self, plan: Plan, layers: int, steps: int, fewest: int = 1, landing: Landing | None = None) -> None:
         """`steps`, `fewest`: how many steps there may be, at most and at least."""
-        super().__init__(plan, layers, plan.tokens)
+        super().__init__(plan, layers, plan.tokens, landing)
         self._fewest, self._most = fewest, steps
         self._layout: Layout | None = None
-        self._open: list[dict[str, Tensor]] = []
+        self._open: Held = {}
 
     def start(
         self, masked: Tensor, open_rows: Tensor, rows: Tensor | None = None, keys: Tensor | None = None
@@ -226,7 +247,7 @@ class DenoisingRecorder(Recorder):
             self._layout = Layout(rows, keys, groups[rows], plan.group_count, columns, places, TOP_KEYS)
         self._computed.append((int(self._layout.rows[0]), int(self._layout.rows[-1]) + 1))
         self._group_rows.append(self._layout.group_rows.int().numpy())
-        self._open = []
+        self._open = {}
         # The first step, and those that may yet turn out to be the middle one, n // 2 of n steps.
         self._drop_geometry({0, *range(max(self._fewest, len(self._group_rows)) // 2, self._most // 2 + 1)})
         return self._layout
@@ -245,8 +266,8 @@ class DenoisingRecorder(Recorder):
         """Reduce one layer of the current step."""
         assert self._layout is not None
         plan, step, groups = self.plan, len(self._group_rows) - 1, statistics.group_sums  # M, [H, G, K]
-        counts = self._layout.group_rows
-        rows = counts.to(groups.device)[:, None].clamp(min=1)  # [G, 1]
+        layout, counts = geometry.layout, self._layout.group_rows
+        rows = layout.group_rows[:, None].clamp(min=1)  # [G, 1]
         masked, committed = groups[:, plan.masked_group], groups[:, plan.committed_group]
         answer_rows = int(counts[plan.masked_group] + counts[plan.committed_group])
         self._keep_step(
@@ -254,19 +275,22 @@ class DenoisingRecorder(Recorder):
             received=groups.sum(1) / len(self._layout.rows),
             by_answer=(masked + committed).mean(0) / max(answer_rows, 1),
             by_masked=masked.mean(0) / rows[plan.masked_group],
-            regions=groups @ self._layout.columns.to(groups.device) / rows,
+            regions=groups @ layout.columns / rows,
         )  # fmt: skip
         self._keep_geometry(layer, step, geometry)
-        self._open.append(_row_arrays(statistics, geometry.layout, self._inputs))
+        self._put(self._open, layer, self._kept(_row_arrays(statistics, layout, self._inputs)))
         if plan.matrix_steps is None or step in plan.matrix_steps:
             self._keep_matrices(layer, step, geometry)
 
     def commit(self, slots: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
         """Keep the rows [n] (positions) that predicted the committed slots [n]; the other open rows are dropped."""
         assert self._layout is not None
-        where = np.searchsorted(self._layout.rows[self._layout.open_rows].cpu().numpy(), rows)
-        for layer, found in enumerate(self._open):
-            self._keep_rows(layer, slots, found, where)
+        where = torch.searchsorted(self._layout.rows[self._layout.open_rows], torch.from_numpy(rows))
+        chosen = {  # [layer, H, N, ...] to [slot, layer, H, ...]
+            name: values.index_select(2, where.to(values.device, non_blocking=True)).movedim(2, 0)
+            for name, values in self._open.items()
+        }
+        self._by_slot.append((slots, chosen))
 
 
 class CausalRecorder(Recorder):
@@ -277,12 +301,18 @@ class CausalRecorder(Recorder):
 
     def __init__(self, plan: Plan, layers: int) -> None:
         super().__init__(plan, layers, plan.tokens - 1)
+        self._open: Held = {}
         self._prompt = plan.tokens - plan.answer  # the slots of an ARM follow its prompt
         rows = torch.bincount(plan.groups[: self._prompt], minlength=plan.group_count)
         for step in range(plan.answer):
             rows[plan.committed_group] = step
             self._group_rows.append(rows.numpy().astype(np.int32))
             self._computed.append((0, self._prompt + step))
+
+    def finish(self) -> tuple[Arrays, tuple[int, ...]]:
+        """The arrays; every answer slot has its row."""
+        self._by_slot.append((slice(None), {name: values.transpose(0, 1) for name, values in self._open.items()}))
+        return super().finish()
 
     def layout(self) -> Layout:
         """Prompt groups, then a group for each answer row; the open rows predict the answer tokens."""
@@ -310,7 +340,8 @@ class CausalRecorder(Recorder):
             self._keep_step(layer, step, geometry, groups, received, by_answer, none, regions)
             if plan.every_step or step in (0, steps // 2, steps - 1):
                 self._keep_geometry(layer, step, geometry, self._prompt + step)
-        self._keep_rows(layer, slice(None), _row_arrays(statistics, geometry.layout, self._inputs), slice(None))
+        found = self._kept(_row_arrays(statistics, geometry.layout, self._inputs))
+        self._put(self._open, layer, {name: values.transpose(0, 1) for name, values in found.items()})
         self._keep_matrices(layer, steps - 1, geometry)  # the rows of an earlier step are its first rows
 
 
@@ -342,11 +373,11 @@ def _on_canvas(values: Tensor, places: Tensor, tokens: int, axis: int) -> Tensor
     return values.new_zeros(shape).index_copy_(axis, places, values)
 
 
-def _stacked(held: dict[int, Arrays]) -> Arrays:
+def _stacked(held: dict[int, Held]) -> Arrays:
     """The arrays of steps as [step, layer, ...]; each is let go when it is copied: none is there twice."""
     first = next(iter(held.values()), {})
-    made = {name: np.empty((len(held), *values.shape), values.dtype) for name, values in first.items()}
+    made = {name: np.empty((len(held), *values.shape), values.numpy().dtype) for name, values in first.items()}
     for place, found in enumerate(held.values()):
         for name, values in made.items():
-            values[place] = found.pop(name)
+            values[place] = found.pop(name).numpy()
     return made
