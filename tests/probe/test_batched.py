@@ -3,18 +3,29 @@
 Every case goes through `attention`, as transformers calls it, with a batch of samples of different length.
 """
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from floatscope.canvas import Prompt
 from floatscope.errors import UserError
+from floatscope.models.families import FAMILIES
+from floatscope.models.model import Model
 from floatscope.probe import mixing
 from floatscope.probe.attention import Probe, attention, probing
 from floatscope.probe.edits import LayerEdit
 from floatscope.probe.layout import Layout
 from floatscope.probe.mixing import VARIABLE
+from floatscope.probe.recording import DenoisingRecorder, Plan
+from floatscope.traces import kept_arrays
 from tests.probe.test_kernel import plain_matrix, seen_by_kind
 
 TOLERANCE = 1e-5
@@ -211,3 +222,62 @@ def test_an_unknown_kernel_is_told_with_the_nearest(monkeypatch):
     monkeypatch.setenv(VARIABLE, "tritton")
     with pytest.raises(UserError, match="did you mean 'triton'"):
         list(run(np.random.default_rng(0), "causal", tokens=3, pads=[0]))
+
+
+@pytest.mark.parametrize("name", ["triton", "swap"])
+@pytest.mark.parametrize("kind", ["llada", "causal"])
+def test_a_step_reads_nothing_from_the_device_and_starts_as_much_for_many_heads(name, kind, monkeypatch):
+    """On torch's device without numbers: whatever would wait for one raises there."""
+    if name == "triton":
+        pytest.importorskip("triton")
+    monkeypatch.setenv(VARIABLE, name)
+    assert started(kind, heads=2) == started(kind, heads=8) > 0
+
+
+class Operations(TorchDispatchMode):
+    """Counts what is no view."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += not func.is_view
+        return func(*args, **kwargs or {})
+
+
+def started(kind, heads):
+    """Operations of a recorded step over two samples of different length, the shorter one padded."""
+    config = LlamaConfig(
+        hidden_size=heads * 8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=heads,
+        num_key_value_heads=2, vocab_size=30,
+    )  # fmt: skip
+    canvases = [Prompt.bare(np.arange(2, 2 + length)).with_slots(4) for length in (6, 9)]
+    recorders = [DenoisingRecorder(Plan.of(canvas, kept_arrays("compact")), 2, 3, 3) for canvas in canvases]
+    layouts = [one.start(torch.ones(4, dtype=torch.bool), one.plan.slots) for one in recorders]
+
+    def listen(layer, sample, statistics, geometry):
+        recorders[sample].layer(layer, statistics, geometry)
+
+    with torch.inference_mode(), torch.device("meta"):
+        model = Model(LlamaForCausalLM(config), FAMILIES[kind], mask_id=None if kind == "causal" else 1)
+        ids, seen = torch.zeros(2, 13, dtype=torch.long), torch.ones(2, 13, dtype=torch.long)
+        probe = Probe([3, 0], layouts, listen, 2)
+        probe.refuse_scattered = lambda: None  # the one read, when the forward is over
+        with Operations() as counted, probing(probe):
+            model.backbone(ids, attention_mask=seen, use_cache=False)
+    return counted.count
+
+
+@pytest.mark.slow
+def test_the_kernels_compile_for_ampere_and_hopper(tmp_path):
+    pytest.importorskip("triton")
+    settings = os.environ | {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_DEFAULT_FP_FUSION": "1"}
+    del settings["TRITON_INTERPRET"]
+    command = [sys.executable, "-m", "tests.probe.compile_kernels", "80", "90"]
+    done = subprocess.run(command, env=settings, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert {name.split()[0] + name.split()[-1] for name, *_ in rows} == {
+        f"{kernel}_kernelsm_{target}" for kernel in ("forward", "group_sums") for target in (80, 90)
+    }
+    for _, size, shared in rows:
+        assert int(size) > 1000 and int(shared) <= 99 * 1024  # what a block of either may have, and of sm_86 too

@@ -24,7 +24,7 @@ class Landing:
     def send(self, held: Iterable[Held]) -> None:
         """Put tensors of the host, which `land` fills, in place of those on a device; the copy begins, and goes on."""
         self.land()
-        leaving = [(own, name, one) for own in held for name, one in own.items() if one.device.type != "cpu"]
+        leaving = [(own, name, one) for own in held for name, one in own.items() if self.leaves(one)]
         if not leaving:
             return
         device = leaving[0][2].device
@@ -40,6 +40,10 @@ class Landing:
             own[name] = torch.empty(one.shape, dtype=one.dtype)
             self._due.append((own[name], start))
             start += one.nbytes
+
+    def leaves(self, one: Tensor) -> bool:
+        """Whether it is to be copied: what is on the host already stays as it is."""
+        return one.device.type != "cpu"
 
     def land(self) -> None:
         """Wait for what was sent and put it where it goes."""

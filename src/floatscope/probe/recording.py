@@ -182,12 +182,19 @@ class Recorder:
         self._put(self._by_step[step], layer, kept)
 
     def _keep_geometry(self, layer: int, step: int, geometry: Geometry, rows: int | None = None) -> None:
-        """Per-head sums over the first `rows` rows of the canvas."""
+        """Per-head sums over the first `rows` rows of the canvas; none of steps that surely keep none."""
+        self._put(self._seen[step], layer, self._kept({"seen_by": geometry.seen_by.int()}, geometry.layout))
+        if not self._may_keep_geometry(step):
+            return
         sums = geometry.qk(rows)
         found = {"qk": sums.qk, "cos": sums.cos, "norm": sums.norm, "key_norm": sums.key_norm}
         found["value_norm"] = geometry.value_norm
         self._put(self._geometry[step], layer, self._kept(found, geometry.layout))
-        self._put(self._seen[step], layer, self._kept({"seen_by": geometry.seen_by.int()}, geometry.layout))
+
+    def _may_keep_geometry(self, step: int) -> bool:
+        """Whether the geometry of this step is kept."""
+        steps = self.plan.answer
+        return self.plan.every_step or step in (0, steps // 2, steps - 1)
 
     def _keep_matrices(self, layer: int, step: int, geometry: Geometry) -> None:
         """The full R x T matrices of a layer: for small canvases, and on request only."""
@@ -257,6 +264,11 @@ class DenoisingRecorder(Recorder):
         steps = len(self._group_rows)
         self._drop_geometry({0, steps // 2, steps - 1})
         return super().finish()
+
+    def _may_keep_geometry(self, step: int) -> bool:
+        """Whether it may turn out to be the first, the middle (n // 2 of n steps) or the last step."""
+        middle = self._fewest // 2 <= step <= self._most // 2
+        return self.plan.every_step or step == 0 or middle or step + 1 >= self._fewest
 
     def _drop_geometry(self, but: set[int]) -> None:
         for step in () if self.plan.every_step else self._geometry.keys() - but:
@@ -338,7 +350,7 @@ class CausalRecorder(Recorder):
             received = (prompt + groups[:, own]) / (self._prompt + step)
             none = torch.zeros_like(by_answer)  # an ARM has no masked rows
             self._keep_step(layer, step, geometry, groups, received, by_answer, none, regions)
-            if plan.every_step or step in (0, steps // 2, steps - 1):
+            if self._may_keep_geometry(step):
                 self._keep_geometry(layer, step, geometry, self._prompt + step)
         found = self._kept(_row_arrays(statistics, geometry.layout, self._inputs))
         self._put(self._open, layer, {name: values.transpose(0, 1) for name, values in found.items()})
