@@ -85,13 +85,13 @@ def counted(name: str | None, layers: int, heads: int, batch: int, tokens: int, 
         recorders[sample].layer(layer, statistics, geometry)
 
     counter = Launches(device)
-    with torch.inference_mode(), torch.device(device):
+    with torch.device(device):
         backbone = LlamaForCausalLM(config).to(torch.bfloat16 if shapes else torch.float32)
         ids = torch.zeros(batch, tokens, dtype=torch.long)
         model = Model(backbone, FAMILIES["llada"], mask_id=0)
-        heard = nullcontext() if name is None else probing(Probe([0] * batch, layouts, listen, layers))
-        with counter, Fetches(counter.found), heard:
-            model.backbone.base_model(ids, use_cache=False)
+    heard = nullcontext() if name is None else probing(Probe([0] * batch, layouts, listen, layers))
+    with torch.inference_mode(), counter, Fetches(counter.found), heard:
+        model.backbone.base_model(ids, use_cache=False)
     return counter.found
 
 

@@ -90,7 +90,7 @@ def transformer_lens(model: Model, ids: Tensor) -> Run:
 
 def nnsight(model: Model, ids: Tensor) -> Run:
     """Each layer's matrices are read inside of the trace; only their column means are saved."""
-    from nnsight import NNsight  # type: ignore[import-not-found]
+    from nnsight import NNsight, save  # type: ignore[import-not-found]
 
     wrapped = NNsight(model.backbone)
 
@@ -98,7 +98,7 @@ def nnsight(model: Model, ids: Tensor) -> Run:
         model.backbone.set_attn_implementation("eager")
         try:
             with wrapped.trace(ids, output_attentions=True, use_cache=False):
-                found = [layer.self_attn.output[1][0].mean(0).mean(0).save() for layer in wrapped.model.layers]
+                found = save([layer.self_attn.output[1][0].mean(0).mean(0) for layer in wrapped.model.layers])
             return found
         finally:
             model.backbone.set_attn_implementation("floatscope")
@@ -123,7 +123,7 @@ def _no_tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
     words = Tokenizer(WordLevel({"<s>": 0, "</s>": 1, "<unk>": 2}, unk_token="<unk>"))
-    return PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", eos_token="</s>", pad_token="</s>")
+    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", pad_token="</s>")
 
 
 def installed() -> dict[str, str]:
@@ -194,9 +194,8 @@ def main() -> None:
         return print(json.dumps(resident_peak()))
     known = installed()
     ways = [way for way in known if not arguments.ways or way in ("bare", *arguments.ways.split(","))]
-    print(
-        f"\n{date.today()}, {platform.machine()}, Python {platform.python_version()}, {model.name}, {model.layers} layers"
-    )
+    python = platform.python_version()
+    print(f"\n{date.today()}, {platform.machine()}, Python {python}, {model.name}, {model.layers} layers")
     print("python " + " ".join(sys.argv) + "\n")
     lengths = [int(one) for one in arguments.tokens.split(",")]
     rows: dict[str, list[tuple[int, float, float, float]]] = {way: [] for way in ways}

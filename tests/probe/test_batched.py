@@ -257,14 +257,14 @@ def started(kind, heads):
     def listen(layer, sample, statistics, geometry):
         recorders[sample].layer(layer, statistics, geometry)
 
-    with torch.inference_mode(), torch.device("meta"):
+    with torch.device("meta"):
         model = Model(LlamaForCausalLM(config), FAMILIES[kind], mask_id=None if kind == "causal" else 1)
         # A mask of padding alone is read by transformers, once, before the first layer; this one is passed on.
         ids, seen = torch.zeros(2, 13, dtype=torch.long), torch.ones(2, 1, 13, 13, dtype=torch.bool)
-        probe = Probe([3, 0], layouts, listen, 2)
-        probe.refuse_scattered = lambda: None  # the one read, when the forward is over
-        with Operations() as counted, probing(probe):
-            model.backbone(ids, attention_mask=seen, use_cache=False)
+    probe = Probe([3, 0], layouts, listen, 2)
+    probe.refuse_scattered = lambda: None  # the one read, when the forward is over
+    with torch.inference_mode(), Operations() as counted, probing(probe):
+        model.backbone(ids, attention_mask=seen, use_cache=False)
     return counted.count
 
 

@@ -48,8 +48,8 @@ def qk_sums(query: Tensor, key: Tensor, first: Tensor, last: Tensor, everything:
     else:
         # Prefix sums are float64 [heads, R, d]: of one head on a CPU, of all where launches cost more than memory.
         whole = key.repeat_interleave(share, 0)
-        for own in torch.arange(heads).split(1 if query.device.type == "cpu" else heads):
-            at = slice(int(own[0]), int(own[-1]) + 1)
+        size = 1 if query.device.type == "cpu" else heads
+        for at in (slice(start, start + size) for start in range(0, heads, size)):
             for place in range(2):
                 mean = _mean_over(query[at] * weights[at, place, :, None], first, last)
                 dots[at, place] = (mean * whole[at]).sum(-1)
