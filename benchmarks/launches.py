@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from capture import SLOTS, plan
@@ -42,9 +43,9 @@ class Launches(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
-        given = [one for one in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         result = func(*args, **kwargs or {})
-        made = [one for one in torch.utils._pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
+        made = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
         devices = {one.device.type for one in (*given, *made)}
         if name in READS and self.device in devices:
             self.found["waits"] += 1
@@ -86,7 +87,8 @@ def counted(name: str | None, layers: int, heads: int, batch: int, tokens: int, 
 
     counter = Launches(device)
     with torch.device(device):
-        backbone = LlamaForCausalLM(config).to(torch.bfloat16 if shapes else torch.float32)
+        backbone: Any = LlamaForCausalLM(config)
+        backbone.to(torch.bfloat16 if shapes else torch.float32)
         ids = torch.zeros(batch, tokens, dtype=torch.long)
         model = Model(backbone, FAMILIES["llada"], mask_id=0)
     heard = nullcontext() if name is None else probing(Probe([0] * batch, layouts, listen, layers))

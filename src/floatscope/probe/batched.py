@@ -63,7 +63,7 @@ def _triton(layer: Layer) -> tuple[Tensor, GroupSums]:
         output, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention(
             query, key, value, 0.0, layer.causal, False, scale=given.scale
         )[:2]
-        output = output.transpose(1, 2)
+        output, logsumexp = output.transpose(1, 2), logsumexp.contiguous()
     else:
         output, logsumexp = triton_kernels.forward(query, key, value, *places)
 

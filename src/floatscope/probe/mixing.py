@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -169,10 +169,14 @@ KERNELS = Registry(
 def kernel_for(layer: Layer) -> Kernel:
     """The kernel that FLOATSCOPE_KERNEL names, else the one for the device; `torch` for what only that one computes."""
     on_gpu = layer.inputs.query.device.type == "cuda"
-    fastest = "triton" if find_spec("triton") else "swap"
-    name = os.environ.get(VARIABLE) or (fastest if on_gpu else "torch")
+    name = os.environ.get(VARIABLE) or (_fastest() if on_gpu else "torch")
     simple = all(_simple(sample, name) for sample in layer.samples if sample is not None)
     return KERNELS.named(name if simple else "torch")
+
+
+@cache
+def _fastest() -> str:
+    return "triton" if find_spec("triton") else "swap"
 
 
 def _simple(sample: Sample, name: str) -> bool:

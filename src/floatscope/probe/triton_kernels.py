@@ -7,7 +7,9 @@ operators of torch, so that a run can be counted without a GPU (FakeTensorMode);
 CPU, slowly. Scores are float32, from products in the inputs' own type.
 """
 
-# No `from __future__ import annotations`: torch reads an operator's signature from its annotations.
+# No `from __future__ import annotations`: torch reads an operator's signature from its annotations. And those of a
+# kernel are Triton's, which a type checker does not know.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
 import torch
 import triton
 import triton.language as tl
@@ -150,12 +152,13 @@ def forward(
     output = query.new_empty(batch, rows, heads, columns)
     logsumexp = query.new_empty(batch, heads, rows, dtype=torch.float32)
     options = _options(query, key, mask, bias, softcap, causal)
-    forward_kernel[(triton.cdiv(rows, options["ROWS"]), batch * heads)](
-        query, key, value, row_places, key_places, query if mask is None else mask, query if bias is None else bias,
-        output, logsumexp, scale, softcap or 0.0, heads, rows, key.shape[2], query.shape[-1], columns,
-        heads // key.shape[1], *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
-        *_strides(mask, bias), VALUES=_power(columns), **options,
-    )  # fmt: skip
+    with torch.cuda.device_of(query):  # Triton launches on the current device
+        forward_kernel[(triton.cdiv(rows, options["ROWS"]), batch * heads)](
+            query, key, value, row_places, key_places, query if mask is None else mask, query if bias is None else bias,
+            output, logsumexp, scale, softcap or 0.0, heads, rows, key.shape[2], query.shape[-1], columns,
+            heads // key.shape[1], *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
+            *_strides(mask, bias), VALUES=_power(columns), **options,
+        )  # fmt: skip
     return output, logsumexp
 
 
@@ -180,11 +183,12 @@ def group_sums(
         options = _options(query, key, mask, bias, softcap, causal)
         options["GROUPS"] = min(MOST_GROUPS, _power(group_count))
         grid = (triton.cdiv(keys, options["KEYS"]), triton.cdiv(group_count, options["GROUPS"]), batch * heads)
-        group_sums_kernel[grid](
-            query, key, logsumexp, groups, row_places, key_places, query if mask is None else mask,
-            query if bias is None else bias, sums, scale, softcap or 0.0, heads, rows, keys, width, group_count,
-            heads // key.shape[1], *query.stride()[:3], *key.stride()[:3], *_strides(mask, bias), **options,
-        )  # fmt: skip
+        with torch.cuda.device_of(query):
+            group_sums_kernel[grid](
+                query, key, logsumexp, groups, row_places, key_places, query if mask is None else mask,
+                query if bias is None else bias, sums, scale, softcap or 0.0, heads, rows, keys, width, group_count,
+                heads // key.shape[1], *query.stride()[:3], *key.stride()[:3], *_strides(mask, bias), **options,
+            )  # fmt: skip
     return sums
 
 
