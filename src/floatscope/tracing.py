@@ -25,7 +25,7 @@ from floatscope.probe.attention import Geometry, Listener, Probe, probing
 from floatscope.probe.editing import Editor, Recalled
 from floatscope.probe.kernel import LayerStatistics
 from floatscope.probe.layout import Layout
-from floatscope.probe.recording import Arrays, CausalRecorder, DenoisingRecorder, Plan
+from floatscope.probe.recording import ALPHA, Arrays, CausalRecorder, DenoisingRecorder, Plan
 from floatscope.traces.arrays import check_matrices, check_memory, kept_arrays, short_form
 from floatscope.traces.storage import metadata_of_samples
 from floatscope.traces.trace import Trace
@@ -181,6 +181,7 @@ class DenoisingTap(EditedModel):
     ) -> None:
         """`bounds`: the fewest and the most steps of each sample. `editors`: one per sample; empty: nothing changes."""
         super().__init__(model, editors)
+        self.rolls = any(plan.rolls for plan in plans)
         self.recorders = [
             DenoisingRecorder(plan, model.layers, most, fewest)
             for plan, (fewest, most) in zip(plans, bounds, strict=True)
@@ -198,6 +199,13 @@ class DenoisingTap(EditedModel):
     def listener(self) -> Listener:
         """The recorders are told in any case."""
         return self.see
+
+    def probe(self, pads: Tensor, layouts: Sequence[Layout | None]) -> Probe:
+        """Where a rollout is kept, the column sets go through the layers beside the values."""
+        made = super().probe(pads, layouts)
+        if self.rolls:
+            made.extra, made.alpha = [None if one is None else one.columns for one in layouts], ALPHA
+        return made
 
     def see(self, layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
         """One layer of one sample came by: recorded, unless the pass is only looked at by editors."""
@@ -231,7 +239,10 @@ def record_finished(
         recorders[sample].layer(layer, statistics, geometry)
 
     last = torch.full((len(tokens), 1), width - 1)
-    probe = Probe(pads, [recorder.layout() for recorder in recorders], listen, model.layers, edits=edits)
+    layouts = [recorder.layout() for recorder in recorders]
+    probe = Probe(pads, layouts, listen, model.layers, edits=edits)
+    if any(plan.rolls for plan in plans):
+        probe.extra, probe.alpha = [layout.columns for layout in layouts], ALPHA
     with torch.inference_mode(), probing(probe):
         model.forward(tokens, torch.tensor(pads), last)
     return [recorder.finish() for recorder in recorders]

@@ -28,7 +28,7 @@ def trace(
     replay: str | None = None,
     out: Path,
     settings: flags.SamplerFlags | None = None,
-    keep: Literal["compact", "groups", "heads", "matrices"] = "compact",
+    keep: Literal["compact", "rollout", "groups", "heads", "matrices"] = "compact",
     loading: LoadFlags = LOAD_BY_DEFAULT,
 ) -> None:
     """Answer a question with a model and capture attention at every step into one file.
@@ -52,7 +52,7 @@ def trace(
     out
         Where the trace goes; its folder must exist.
     keep
-        How much to keep: compact, groups (rows by region at token resolution), heads (every head), matrices (all, for small canvases).
+        How much to keep: compact, rollout (over the layers, to regions), groups (rows by region at token resolution), heads (every head), matrices (all, for small canvases).
     """  # noqa: E501  an example must stay on one line to be copied
     from floatscope.files import writable
     from floatscope.qa.prompts import build_prompt, unknown_tokens

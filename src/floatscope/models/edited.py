@@ -63,9 +63,9 @@ class EditedModel:
             editor.begin(self._index, len(editor.sets["open"]), state == MASKED, own.unique())
         layouts = self.layouts(batch, rows)
         if self._index == 0 and any(editor.needs_pass for editor in self.editors):
-            with watching(self.editors), probing(self._probe(batch.pads, layouts)):
+            with watching(self.editors), probing(self.probe(batch.pads, layouts)):
                 self.model.forward(batch.tokens, batch.pads, columns[:, :1])
-        with probing(self._probe(batch.pads, layouts)):
+        with probing(self.probe(batch.pads, layouts)):
             return self.model.score(batch, columns)
 
     def extend(self, tokens: Tensor, pads: Tensor, cache: Any) -> tuple[Tensor, Any]:
@@ -79,9 +79,9 @@ class EditedModel:
             editor.begin(self._index, total - pad, torch.arange(len(editor.slots)) >= self._index, keys[-1:])
             layouts.append(plain_layout(keys[max(0, seen - pad) :], keys))
         if self._index == 0 and any(editor.needs_pass for editor in self.editors):
-            with watching(self.editors), probing(self._probe(pads, layouts)):
+            with watching(self.editors), probing(self.probe(pads, layouts)):
                 self.model.extend(tokens, pads, None)
-        with probing(self._probe(pads, layouts)):
+        with probing(self.probe(pads, layouts)):
             return self.model.extend(tokens, pads, cache)
 
     def layouts(self, batch: Batch, rows: Tensor) -> list[Layout | None]:
@@ -97,7 +97,8 @@ class EditedModel:
         """One layer of one sample came by."""
         self.editors[sample].see(layer, statistics, geometry)
 
-    def _probe(self, pads: Tensor, layouts: Sequence[Layout | None]) -> Probe:
+    def probe(self, pads: Tensor, layouts: Sequence[Layout | None]) -> Probe:
+        """The probe of one pass."""
         layers, workspace = self.model.layers, self._workspace
         return Probe(pads.tolist(), layouts, self.listener(), layers, workspace, self.editors)
 

@@ -113,6 +113,9 @@ class Probe:
     """What changes each sample; empty: nothing at all."""
     extra: list[Tensor | None] = field(default_factory=list)
     """Per sample the extra value columns [K, E] of the next layer, which the listener may replace; empty: none."""
+    alpha: float | None = None
+    """The weight of attention in a rollout of these columns, X <- alpha mean_h(A_h X) + (1 - alpha) X from layer to
+    layer; None: they stay as they are."""
     layers: list[int] = field(default_factory=list)
     """The layers that came by, in the order of their calls."""
     masks: dict[tuple[int, ...], tuple[Any, Tensor]] = field(default_factory=dict)
@@ -245,15 +248,23 @@ def _probed(
             )
         visible, first, last = probe.sight(mask, causal, sample, layout, pad)
         edit = probe.edit(sample, layer, layout, heads, visible)
+        extra = probe.extra[sample] if probe.extra else None
+        extra = None if extra is None else extra.to(query.device)
         _, statistics = attend(
             inputs,
             visible,
             layout,
             edit,
-            probe.extra[sample] if probe.extra else None,
+            extra,
             workspace=probe.workspace,
             output=output[sample, skip:],
         )
+        if probe.alpha is not None and extra is not None and statistics.mixed is not None:
+            if not layout.is_whole:
+                raise UserError("a rollout needs all rows of the canvas: run it without a cache")
+            rolled = torch.lerp(extra, statistics.mixed.mean(0), probe.alpha)
+            probe.extra[sample] = rolled
+            statistics = replace(statistics, rolled=rolled)
         if probe.listener is not None:
             probe.listener(layer, sample, statistics, Geometry(inputs, visible, layout, first, last, edit))
     probe.layers.append(layer)

@@ -100,6 +100,8 @@ class LayerStatistics:
     """Entropy of each open row in nats, float32 [H, N]."""
     mixed: Tensor | None = None
     """The extra value columns after attention, float32 [H, R, E]; None where none were given."""
+    rolled: Tensor | None = None
+    """The same as a rollout through this layer, float32 [K, E]; None where there is none."""
 
 
 class Workspace:

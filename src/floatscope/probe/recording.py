@@ -23,6 +23,9 @@ from floatscope.probe.layout import Layout
 
 Arrays = dict[str, NDArray[Any]]
 TOP_KEYS = 8
+ROLLOUT = ("rollout", "commit_rollout")
+ALPHA = 0.5
+"""The weight of attention in the rollout that is kept, as in the paper."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,11 @@ class Plan:
     def answer(self) -> int:
         """Number of answer slots, A."""
         return len(self.slots)
+
+    @property
+    def rolls(self) -> bool:
+        """Whether attention is rolled out over the layers, to the column sets."""
+        return not self.keep.isdisjoint(ROLLOUT)
 
     @property
     def every_step(self) -> bool:
@@ -175,8 +183,13 @@ class Recorder:
             self._put(self._matrices[step], self._matrix_layers.index(layer), found, len(self._matrix_layers))
 
     def _keep_rows(self, layer: int, slots: Any, found: Mapping[str, Tensor], rows: Any) -> None:
-        """Open rows [H, N, ...] that predicted the answer slots, into [answer, layer, head, ...]."""
-        chosen = {name: values[:, rows].transpose(0, 1) for name, values in found.items()}
+        """Open rows [H, N, ...] that predicted the answer slots, into [answer, layer, head, ...].
+
+        A rollout, which is one for all heads, comes as [N, ...].
+        """
+        chosen = {
+            name: values[rows] if name in ROLLOUT else values[:, rows].transpose(0, 1) for name, values in found.items()
+        }
         for name, array in self._kept(chosen).items():
             shape = (self.plan.answer, self.layers, *array.shape[1:])
             self._by_slot.setdefault(name, np.zeros(shape, array.dtype))[slots, layer] = array
@@ -256,6 +269,10 @@ class DenoisingRecorder(Recorder):
             by_masked=masked.mean(0) / rows[plan.masked_group],
             regions=groups @ self._layout.columns.to(groups.device) / rows,
         )  # fmt: skip
+        if statistics.rolled is not None:
+            sums = statistics.rolled.new_zeros(plan.group_count, statistics.rolled.shape[1])
+            sums.index_add_(0, geometry.layout.groups, statistics.rolled)
+            self._put(self._by_step[step], layer, self._kept({"rollout": sums / rows}))
         self._keep_geometry(layer, step, geometry)
         self._open.append(_row_arrays(statistics, geometry.layout, self._inputs))
         if plan.matrix_steps is None or step in plan.matrix_steps:
@@ -308,6 +325,12 @@ class CausalRecorder(Recorder):
             received = (prompt + groups[:, own]) / (self._prompt + step)
             none = torch.zeros_like(by_answer)  # an ARM has no masked rows
             self._keep_step(layer, step, geometry, groups, received, by_answer, none, regions)
+            if statistics.rolled is not None:
+                own_rows = self._prompt + step
+                sums = regions.new_zeros(plan.group_count, columns.shape[1])
+                sums.index_add_(0, plan.groups[:own_rows].to(sums.device), statistics.rolled[:own_rows])
+                counted = torch.from_numpy(self._group_rows[step]).to(sums.device)[:, None].clamp(min=1)
+                self._put(self._by_step[step], layer, self._kept({"rollout": sums / counted}))
             if plan.every_step or step in (0, steps // 2, steps - 1):
                 self._keep_geometry(layer, step, geometry, self._prompt + step)
         self._keep_rows(layer, slice(None), _row_arrays(statistics, geometry.layout, self._inputs), slice(None))
@@ -325,12 +348,15 @@ def _row_arrays(statistics: LayerStatistics, layout: Layout, inputs: int) -> dic
         others = places[~torch.isin(places, layout.keys)][:lacking]
         keys = torch.cat([keys, others.expand(*keys.shape[:-1], -1)], -1)
         mass = torch.nn.functional.pad(mass, (0, lacking))
-    return {
+    found = {
         "commit_keys": keys.int(),
         "commit_key_mass": mass,
         "commit_mass": statistics.row_mass,
         "commit_entropy": statistics.row_entropy,
     }
+    if statistics.rolled is not None:
+        found["commit_rollout"] = statistics.rolled[layout.open_rows]
+    return found
 
 
 def _on_canvas(values: Tensor, places: Tensor, tokens: int, axis: int) -> Tensor:

@@ -224,7 +224,7 @@ class Study:
     """Processes that share the batches, each with its own copy of the model: for small models on a CPU."""
     traces: int = 0
     """Traces to keep of each model, task and condition, where a condition says nothing else."""
-    keep: Literal["compact", "groups", "heads"] = "compact"
+    keep: Literal["compact", "rollout", "groups", "heads"] = "compact"
     """How much a trace holds."""
     controls: tuple[str, ...] = CONTROL_PASSES
     """Control passes for samples that are traced: untrained, null_query."""
