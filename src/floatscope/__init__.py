@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from floatscope.registry import NOTEBOOK_VIEWS
 
 if TYPE_CHECKING:  # what type checkers read; at run time `_NAMES` says the same
+    from floatscope.attribution import attribute as attribute
     from floatscope.canvas import Prompt as Prompt
     from floatscope.decoding import AutoregressiveSampler as AutoregressiveSampler
     from floatscope.decoding import DreamSampler as DreamSampler
@@ -53,6 +54,7 @@ _NAMES = {  # in the order of the work: load, decode, trace, ask
     ),
     "tracing": ("trace", "replay"),
     "probe.edits": ("Edit",),
+    "attribution": ("attribute",),
     "traces": ("Trace", "import_reference"),
     "qa.samples": ("Sample", "Document"),
     "canvas": ("Prompt",),
