@@ -15,8 +15,8 @@ from floatscope.errors import UserError
 from floatscope.registry import Registry, did_you_mean, load_object
 
 if TYPE_CHECKING:
+    from floatscope.attribution.attributed import Attribution
     from floatscope.attribution.case import Case
-    from floatscope.attribution.scores import Attribution
     from floatscope.canvas import Prompt
     from floatscope.decoding import Sampler
     from floatscope.models.model import Model
@@ -55,13 +55,15 @@ METHODS: Registry[Method] = Registry(
             "surrogate:surrogate", "random sentences hidden, a sparse linear fit (ContextCite)", "32", causal=True
         ),
         "rollout": _row("rollout:rollout", "attention rolled out over the layers at the commit, exact", "C"),
-        "attention": _row("attention:attention", "attention of the committing row, all heads", "C"),
-        "value_weighted": _row("attention:value_weighted", "the same, weighted by the norms of values", "C"),
-        "retrieval_heads": _row("attention:retrieval_heads", "the same, of chosen heads", "C"),
-        "attention_sum": _row("attention:attention_sum", "attention summed over all steps until the commit", "steps"),
-        "lexical": _row("baselines:lexical", "words in common with the answer and the question", "0"),
-        "uniform": _row("baselines:uniform", "every token alike", "0"),
-        "position": _row("baselines:position", "earlier documents first", "0"),
+        "attention": _row("row_attention:attention", "attention of the committing row, all heads", "C"),
+        "value_weighted": _row("row_attention:value_weighted", "the same, weighted by the norms of values", "C"),
+        "retrieval_heads": _row("row_attention:retrieval_heads", "the same, of chosen heads", "C"),
+        "attention_sum": _row(
+            "row_attention:attention_sum", "attention summed over all steps until the commit", "steps"
+        ),
+        "lexical": _row("lexical:lexical", "words in common with the answer and the question", "0"),
+        "uniform": _row("lexical:uniform", "every token alike", "0"),
+        "position": _row("lexical:position", "earlier documents first", "0"),
     },
 )
 
@@ -98,8 +100,8 @@ def attribute(
 
 def explain(case: Case, method: str, support: bool = False, **options: Any) -> Attribution:
     """One method on an answer that was given."""
+    from floatscope.attribution.attributed import Attribution
     from floatscope.attribution.leave_one_out import support as effect
-    from floatscope.attribution.scores import Attribution
 
     row = METHODS.named(method)
     function, model, before = load_object(row.function), case.model, len(case.run)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from floatscope.attribution.attributed import Scores
 from floatscope.attribution.case import Array, Case, Ids
-from floatscope.attribution.scores import Scores
 
 NOTHING: Ids = np.zeros(0, np.int64)
 

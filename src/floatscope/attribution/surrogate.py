@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from floatscope.attribution.attributed import Scores
 from floatscope.attribution.case import Array, Case
-from floatscope.attribution.scores import Scores
 
 
 def surrogate(case: Case, draws: int = 32, penalty: float = 0.01) -> Scores:

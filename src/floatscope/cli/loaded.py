@@ -58,7 +58,7 @@ def trace(
     from floatscope.qa.prompts import build_prompt, unknown_tokens
     from floatscope.tracing import trace as run
 
-    documents = _documents(doc, gold)
+    documents = read_documents(doc, gold)
     for text in (question, *answer, replay or ""):
         try:
             text.encode()  # bytes of another encoding come as lone surrogates, which no tokenizer takes
@@ -176,7 +176,8 @@ def families() -> None:
     console.print("Another one can be declared in a TOML file and passed as --family my.toml.")
 
 
-def _documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
+def read_documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
+    """The documents of text files; `gold`: numbers of those that hold the evidence, from 1."""
     from floatscope.files import read_text
     from floatscope.qa.samples import Document
 

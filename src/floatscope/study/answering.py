@@ -8,17 +8,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from floatscope.attribution import METHODS
+from floatscope.attribution.case import Case
+from floatscope.attribution.recorded import record, signals
 from floatscope.canvas import Prompt
 from floatscope.decoding import Generation, Sampler, generate
 from floatscope.errors import UserError
 from floatscope.models.families import Family
 from floatscope.models.model import Model
 from floatscope.qa.gaps import build_gap, score_gap
-from floatscope.qa.metrics import score
+from floatscope.qa.metrics import mentions, score
 from floatscope.qa.prompts import build_prompt
 from floatscope.qa.templates import Template, read_template
 from floatscope.study.plan import NULL_QUERY, ModelPlan, Study
@@ -135,13 +138,16 @@ def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]
             model, prompts, model.sampler(wishes, length=sampler.length), seeds, **options | {"replay": True}
         )
     answers: list[Answer] = []
-    for prepared, prompt, one, true in zip(batch, prompts, done, replayed, strict=True):
+    for prepared, prompt, one, true, seed in zip(batch, prompts, done, replayed, seeds, strict=True):
         prediction, sample = model.text(one.answer), prepared.job.sample
         if passages:
             scores = {} if condition.replay else score_gap(sample, prompt, one.answer, prediction)
             scores["bits"] = float(-np.log2(np.maximum(true.confidence, np.finfo(np.float32).tiny)).mean())
         else:
             scores = score(prediction, sample.answers)
+            if condition.attribution:
+                case = Case.of(model, prompt, sampler, cast(Generation, one), seed)  # a Trace has what it needs
+                scores = scores | _attributed(study, prepared, case, prediction)
         row = _row(prepared, prediction=prediction, scores=scores, steps=one.steps)
         if prompt.answer is not None:
             row = dataclasses.replace(row, answers=(model.text(prompt.answer),))
@@ -163,6 +169,20 @@ def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]
         else:
             answers.append((row, None))
     return answers
+
+
+def _attributed(study: Study, prepared: Prepared, case: Case, prediction: str) -> dict[str, Any]:
+    """Where the answer came from, by the methods of the condition, and where it could: gold, and where it stands."""
+    job = prepared.job
+    asked = set(job.condition.attribution)
+    shown = job.task.under(job.condition, job.sample, study.seed).documents
+    found = record(case, [name for name in job.condition.attribution if name in METHODS], "sentences" in asked,
+                   "removal" in asked)  # fmt: skip
+    answered = case.canvas.marks.get("gold_answer", ())
+    found["gold"] = [bool(document.gold) for document in shown]
+    found["stands"] = [mentions(f"{document.title} {document.text}", [prediction]) for document in shown]
+    found["gold_sentences"] = [any(one.start <= place < one.stop for place in answered) for one in case.sentences]
+    return {"attribution": found} | signals(case)
 
 
 def _row(prepared: Prepared, **found: Any) -> Row:

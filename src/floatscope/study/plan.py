@@ -20,7 +20,8 @@ from floatscope.qa.stressors import BASELINES, STRESSORS, Condition
 from floatscope.qa.tasks import PASSAGES, WORLD
 from floatscope.qa.world import KINDS
 from floatscope.registry import did_you_mean
-from floatscope.study import interventions as interventions  # its row of the registry
+from floatscope.study import attributions as attributions  # their rows of the registry
+from floatscope.study import interventions as interventions
 from floatscope.validation import Mistake, mistakes_in, read_toml, validated
 
 NULL_QUERY, GUESS = "null_query", "guess"

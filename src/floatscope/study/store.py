@@ -21,7 +21,7 @@ from floatscope import __version__
 from floatscope.errors import UserError
 from floatscope.files import PARTIAL, file_hash, read_json, unsealed
 from floatscope.qa.guesses import GUESSES
-from floatscope.qa.metrics import METRICS, PASSAGE_METRICS
+from floatscope.qa.metrics import METRICS, PASSAGE_METRICS, SIGNALS
 from floatscope.qa.stressors import Label, label_types
 from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, ModelPlan, Study, read_study
 from floatscope.study.units import Job, Unit, storable
@@ -66,8 +66,8 @@ class Row:
     question: str
     answers: tuple[str, ...]
     prediction: str | None = None
-    scores: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """By metric; none where the unit failed."""
+    scores: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """By metric; none where the unit failed. `attribution` has the record of its methods."""
     prompt_tokens: int | None = None
     steps: int | None = None
     cut: int | None = None
@@ -280,6 +280,7 @@ class Run:
         labels = {name: types[kind] for name, kind in label_types().items()}
         metrics = (*METRICS, *(PASSAGE_METRICS if any(task.is_passages for task in study.tasks) else ()))
         rest = dict.fromkeys(("sample", "control", "question"), pl.String) | {"answers": pl.List(pl.String)}
+        metrics += SIGNALS if any(condition.attribution for _, condition in cells) else ()
         rest |= {"prediction": pl.String} | dict.fromkeys(metrics, pl.Float64)
         rest |= dict.fromkeys(("prompt_tokens", "steps", "cut"), pl.Int64)
         rest |= dict.fromkeys(("error", "trace"), pl.String)
@@ -287,6 +288,17 @@ class Run:
             raise UserError(f"A stressor has a label {min(taken)!r}, which all results have: give it another name.")
         schema = texts | labels | rest
         return pl.DataFrame({name: [row.get(name) for row in rows] for name in schema}, schema=schema)
+
+    def attribution(self) -> pl.DataFrame:
+        """How far each method of attribution can be believed, with intervals; also in tables/attribution.parquet."""
+        from floatscope.attribution.faithfulness import faithfulness
+
+        rows = [
+            row | row["scores"]
+            for row in read_rows(self.folder)
+            if not row["control"] and "attribution" in row["scores"]
+        ]
+        return faithfulness(sorted(rows, key=lambda row: (row["model"], row["task"], row["condition"], row["number"])))
 
     @property
     def unfinished(self) -> str:

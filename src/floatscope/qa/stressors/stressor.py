@@ -51,12 +51,16 @@ class Condition:
     """Tokens of a passage to show around its slots; 0: all there are."""
     replay: bool = False
     """Whether the slots of a passage take its own tokens, whatever the model would choose."""
+    attribution: tuple[str, ...] = ()
+    """Methods by which the answer is attributed to its documents, and what else is measured of it."""
 
     @cached_property
     def content(self) -> str:
         """A hash of all that the condition does, whatever it is called."""
         done = (self.stream, _described(self.transform), self.slots, self.placement, dict(self.sampler), self.edits)
-        done += tuple(filter(None, (self.layout, self.context, self.replay)))  # so that others stay what they were
+        done += tuple(
+            filter(None, (self.layout, self.context, self.replay, self.attribution))
+        )  # so that others stay what they were
         return hashlib.sha256(repr(done).encode()).hexdigest()[:16]
 
 

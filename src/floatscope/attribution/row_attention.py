@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from floatscope.attribution.attributed import Scores
 from floatscope.attribution.case import Array, Case, Rows
-from floatscope.attribution.scores import Scores
 from floatscope.errors import UserError
 
 Pairs = Sequence[tuple[int, int]]

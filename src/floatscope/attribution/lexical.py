@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from floatscope.attribution.attributed import Scores
 from floatscope.attribution.case import Case
-from floatscope.attribution.scores import Scores
 
 
 def lexical(case: Case) -> Scores:
