@@ -22,6 +22,8 @@ _MADE = (
     *("received", "received_answer", "received_masked", "seen_by", "group_rows"),
     *("region_attention", "commit_mass", "commit_entropy", "attention"),
 )
+_ROLLED = ("rollout", "commit_rollout")
+"""Made with all layers only: each goes on from the one before."""
 
 
 def uniform_layers(trace: Trace) -> tuple[Trace, NDArray[np.int64]]:
@@ -86,7 +88,7 @@ class UniformAttention:
         heads = trace.heads if "region_attention" in trace.arrays and not reduced else 1
         sizes = {"layer": len(self._layers), "head": heads}
         self.shapes: dict[str, tuple[int, ...]] = {}
-        for name in _MADE:  # as captured, but for the layers and heads left out
+        for name in (*_MADE, *(() if reduced else _ROLLED)):  # as captured, but for the layers and heads left out
             if name in trace.arrays:
                 axes = zip(ARRAYS[name].axes, array_shape(trace.arrays, name), strict=True)
                 self.shapes[name] = tuple(sizes.get(axis, size) for axis, size in axes)
@@ -106,8 +108,11 @@ class UniformAttention:
         rows = trace.slots - (trace.logits != "same")
         if name.startswith("received"):
             made = self._received(name)
+        elif name in _ROLLED:
+            rolled = self._rolled()
+            return self._by_group(rolled) if name == "rollout" else rolled[:, rows].swapaxes(0, 1).astype(np.float32)
         elif name == "region_attention":
-            made = self._region_attention()
+            made = self._by_group(self._column_mass())
         elif name == "commit_mass":
             made = self._column_mass()[:, rows].swapaxes(0, 1)
         else:
@@ -142,22 +147,37 @@ class UniformAttention:
                 made[number, kind] = np.cumsum(starts - stops)[:tokens] / rows.sum()
         return made[back.reshape(-1)]
 
-    def _column_mass(self) -> NDArray[np.float64]:
-        """[kind, row, column] a row's mass on each column set."""
+    def _members(self) -> NDArray[np.float64]:
+        """[token, column] which tokens each column set has."""
         trace = self._trace
-        inside = np.zeros((len(trace.canvas) + 1, len(trace.column_labels)))
+        inside = np.zeros((len(trace.canvas), len(trace.column_labels)))
         for number, label in enumerate(trace.column_labels):
-            places = trace.marks[label] if label in trace.marks else positions(trace.regions, label)
-            inside[places + 1, number] = 1
-        before = np.cumsum(inside, axis=0)  # [token + 1, column] members up to a token
+            inside[trace.marks[label] if label in trace.marks else positions(trace.regions, label), number] = 1
+        return inside
+
+    def _mixed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[kind, row, column]: the mean of values [token, column] over what each row sees."""
+        before = np.cumsum(np.concatenate([np.zeros_like(values[:1]), values]), axis=0)  # [token + 1, column]
         return (before[self._last] - before[self._first]) * self._share[..., None]
 
-    def _region_attention(self) -> NDArray[Any]:
-        """[step, kind, group, column]"""
+    def _column_mass(self) -> NDArray[np.float64]:
+        """[kind, row, column] a row's mass on each column set."""
+        return self._mixed(self._members())
+
+    def _rolled(self) -> NDArray[np.float64]:
+        """[layer, row, column] rollout through the layers up to each one."""
+        values, rows, found = self._members(), self._share.shape[1], []
+        for kind in self.which:
+            values = values.copy()
+            values[:rows] = (self._mixed(values)[kind] + values[:rows]) / 2
+            found.append(values[:rows])
+        return np.stack(found)
+
+    def _by_group(self, mass: NDArray[np.float64]) -> NDArray[Any]:
+        """[step, kind, group, column] the mean over the rows of each group, of mass [kind, row, column]."""
         trace = self._trace
-        mass = self._column_mass()
         labels = trace.group_labels
-        made = np.zeros((trace.steps, len(self._share), len(labels), mass.shape[-1]), np.float32)
+        made = np.zeros((trace.steps, len(mass), len(labels), mass.shape[-1]), np.float32)
         group = np.zeros(len(trace.canvas), np.int64)  # of each token, its slots committed
         for region in trace.regions:
             label = region.label if region.label in labels else f"{region.label}:committed"

@@ -20,6 +20,8 @@ class Scores:
     """[n, S]"""
     tokens: Array
     """[n, T]"""
+    spread: bool = False
+    """Whether only documents were scored, and their sentences and tokens have equal parts of that."""
 
     @classmethod
     def of_tokens(cls, case: Case, tokens: Array) -> Scores:
@@ -38,9 +40,10 @@ class Scores:
         spans, known = (case.spans[:count], documents) if sentences is None else (case.spans[count:], sentences)
         for span, scores in zip(spans, known.T, strict=True):
             tokens[:, span] += scores[:, None] / max(len(span), 1)
-        if sentences is None:
-            sentences = np.stack([tokens[:, span].sum(1) for span in case.spans[count:]], 1)
-        return cls(documents, sentences, tokens)
+        if sentences is not None:
+            return cls(documents, sentences, tokens)
+        spread = np.stack([tokens[:, span].sum(1) for span in case.spans[count:]], 1)
+        return cls(documents, spread, tokens, spread=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -118,7 +118,9 @@ def _show(case: Case, told: Attribution, names: list[str]) -> None:
     """The answer token by token in the colour of the document each came from, then bars."""
     from rich.text import Text
 
-    console, answer, before = literal_console(), Text("answer: ", "bold"), ""
+    from floatscope.attribution import METHODS
+
+    console, answer, before = literal_console(), Text.assemble(("answer: ", "bold")), ""
     tokens = case.generation.answer[case.slots]
     for place, scores in enumerate(told.by_token.documents):
         text = case.model.tokenizer.decode(tokens[: place + 1].tolist(), skip_special_tokens=True)
@@ -133,15 +135,14 @@ def _show(case: Case, told: Attribution, names: list[str]) -> None:
         console.print(
             Text.assemble(f"doc {number + 1} {one_line(name):<{width}} ", (f"{bar:<{_BAR}}", colour), f" {score:.3f}")
         )
-    label = list(case.documents)[told.top]
-    own = [
-        (score, span) for score, span in zip(told.sentences, told.sentence_spans, strict=True) if span.label == label
-    ]
-    score, span = max(own, key=lambda pair: pair[0])
-    shown = case.model.tokenizer.decode(case.canvas.ids[span.start : span.stop].tolist(), skip_special_tokens=True)
-    console.print(Text.assemble("most of it: ", (one_line(shown), COLOURS[told.top % len(COLOURS)]), f" ({score:.3f})"))
-    from floatscope.attribution import METHODS
-
+    if not told.by_token.spread:
+        label = list(case.documents)[told.top]
+        own = [pair for pair in zip(told.sentences, told.sentence_spans, strict=True) if pair[1].label == label]
+        score, span = max(own, key=lambda pair: pair[0])
+        text = case.model.tokenizer.decode(case.canvas.ids[span.start : span.stop].tolist(), skip_special_tokens=True)
+        console.print(
+            Text.assemble("most of it: ", (one_line(text), COLOURS[told.top % len(COLOURS)]), f" ({score:.3f})")
+        )
     unit = "nats of log-probability lost when it is hidden" if METHODS[told.method].causal else "share of attention"
     console.print(
         f"{told.method}: {unit}, {told.sequences} sequences beside the answer; all documents: {told.support:.2f} nats"

@@ -170,14 +170,21 @@ class Trace:
 
     def region_matrix(self, head_mean: bool = False) -> NDArray[np.float32]:
         """[step, layer, head, region, region] mean row of each region, answer states merged; or the mean over heads."""
+        attention = self.region_attention[..., : len(self.region_labels)]
+        return self._merged(attention.mean(axis=2) if head_mean else attention)
+
+    def region_rollout(self) -> NDArray[np.float32]:
+        """[step, layer, region, region] token rollout through the layers up to each one, mean row of each region."""
+        return self._merged(self.rollout[..., : len(self.region_labels)])
+
+    def _merged(self, attention: NDArray[Any]) -> NDArray[np.float32]:
+        """[step, layer, ..., group, column] with the states of answer rows merged."""
         regions = self.region_labels
         of_group = [regions.index(label.partition(":")[0]) for label in self.group_labels]
         rows = self.group_rows.astype(np.float64)  # [step, group]
         member = np.eye(len(regions))[of_group]  # [group, region]
         total = rows @ member  # [step, region]
         share = rows[:, :, None] * member / np.maximum(total, 1)[:, None, :]  # [step, group, region]
-        attention = self.region_attention[..., : len(regions)]
-        attention = attention.mean(axis=2) if head_mean else attention
         return np.einsum("sl...gc,sgr->sl...rc", attention, share, optimize=True).astype(np.float32)
 
     def validate(self) -> "Trace":
