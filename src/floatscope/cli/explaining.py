@@ -135,7 +135,7 @@ def _show(case: Case, told: Attribution, names: list[str]) -> None:
         console.print(
             Text.assemble(f"doc {number + 1} {one_line(name):<{width}} ", (f"{bar:<{_BAR}}", colour), f" {score:.3f}")
         )
-    if not told.by_token.spread:
+    if not told.by_token.spread and told.documents.max() > 0:
         label = list(case.documents)[told.top]
         own = [pair for pair in zip(told.sentences, told.sentence_spans, strict=True) if pair[1].label == label]
         score, span = max(own, key=lambda pair: pair[0])
