@@ -317,20 +317,23 @@ class CausalRecorder(Recorder):
         columns, counts = geometry.layout.columns, torch.from_numpy(self._group_rows[0]).to(groups.device)
         prompt = groups.sum(1)  # [H, K]
         regions = groups @ columns / counts[:, None].clamp(min=1)  # [H, G, C]
+        rolled, whole = None, statistics.rolled
+        if whole is not None:
+            rolled = whole.new_zeros(plan.group_count, whole.shape[1])
+            rolled.index_add_(0, plan.groups[: self._prompt].to(whole.device), whole[: self._prompt])
+            rolled /= counts[:, None].clamp(min=1)  # [G, C]
         for step in range(steps):
             if step:
                 groups[:, own] += answer[:, step - 1]
                 regions[:, own] = groups[:, own] @ columns / step
+            if step and rolled is not None and whole is not None:
+                rolled[own] = rolled[own].lerp(whole[self._prompt + step - 1], 1 / step)
             by_answer = groups[:, own].mean(0) / max(step, 1)
             received = (prompt + groups[:, own]) / (self._prompt + step)
             none = torch.zeros_like(by_answer)  # an ARM has no masked rows
             self._keep_step(layer, step, geometry, groups, received, by_answer, none, regions)
-            if statistics.rolled is not None:
-                own_rows = self._prompt + step
-                sums = regions.new_zeros(plan.group_count, columns.shape[1])
-                sums.index_add_(0, plan.groups[:own_rows].to(sums.device), statistics.rolled[:own_rows])
-                counted = torch.from_numpy(self._group_rows[step]).to(sums.device)[:, None].clamp(min=1)
-                self._put(self._by_step[step], layer, self._kept({"rollout": sums / counted}))
+            if rolled is not None:
+                self._put(self._by_step[step], layer, self._kept({"rollout": rolled}))
             if plan.every_step or step in (0, steps // 2, steps - 1):
                 self._keep_geometry(layer, step, geometry, self._prompt + step)
         self._keep_rows(layer, slice(None), _row_arrays(statistics, geometry.layout, self._inputs), slice(None))
