@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from floatscope.canvas import ANSWER, MASKED, Ids, Prompt, Region, positions
+from floatscope.canvas import MASKED, QUERY, Ids, Prompt, Region, positions
 from floatscope.decoding import Batch, Generation, Sampler, Step, generate
 from floatscope.errors import UserError
 from floatscope.models.edited import EditedModel
@@ -227,7 +227,8 @@ class Case:
         layouts = [
             Layout.whole(torch.zeros(tokens, dtype=torch.long), 1, torch.eye(tokens), own, top=1) for own in rows
         ]
-        attention, norms, rolled = ([[] for _ in rows] for _ in range(3))
+        attention, norms = ([list[Array]() for _ in rows] for _ in range(2))
+        rolled: dict[int, Array] = {}
 
         def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
             share = len(geometry.inputs.query) // len(geometry.inputs.key)
@@ -242,16 +243,14 @@ class Case:
             model.forward(batch.tokens, batch.pads, torch.stack([own[:1] for own in rows]))
         self.run.append(len(rows))
         return [
-            Rows(step, slots, np.stack(attention[place]), np.stack(norms[place]), np.asarray(rolled[place]))
+            Rows(step, slots, np.stack(attention[place]), np.stack(norms[place]), rolled[place])
             for place, (step, slots) in enumerate(moments.items())
         ]
 
     @property
     def question(self) -> Ids:
-        """Token ids that are neither a document's nor the answer's."""
-        known = [region.label in self.documents or region.label == ANSWER for region in self.canvas.regions]
-        asked = [one for one, skip in zip(self.canvas.regions, known, strict=True) if not skip and one.label == "query"]
-        return np.concatenate([self.canvas.ids[one.start : one.stop] for one in asked] or [np.zeros(0, np.int64)])
+        """Token ids of the question."""
+        return self.canvas.ids[positions(self.canvas.regions, QUERY)]
 
 
 def log_softmax(model: Model, logits: Tensor) -> Tensor:
