@@ -39,7 +39,7 @@ def study(
     Parameters
     ----------
     study
-        demo, floating, attribution, paper, smollm2 (these two need weights and data: docs/howto/study.md), or a .toml file.
+        demo, attribution, paper, smollm2 (these two need weights and data: docs/howto/study.md), or a .toml file.
     out
         The run folder; default: runs/NAME. One that is there is taken up where it stopped.
     limit
