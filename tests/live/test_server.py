@@ -1,6 +1,7 @@
 """The live server over real HTTP with the twins: what it streams is the trace, and what it must refuse it refuses."""
 
 import base64
+import copy
 import dataclasses
 import json
 import os
@@ -18,7 +19,8 @@ import pytest
 import floatscope as fs
 from floatscope import cli
 from floatscope.analysis.anchors import detect
-from floatscope.live.requests import Limits
+from floatscope.live.events import denoise
+from floatscope.live.requests import Limits, read_request
 from floatscope.live.server import FILES, LiveServer
 from floatscope.qa.world import World
 from tests.live.serving import run_job, send, serving, start_job, wait_until
@@ -110,6 +112,22 @@ def test_an_mdm_streams_the_steps_of_its_trace(server, models, name):
     assert list(texts.values()) == data["tokens"]
     assert data["prediction"] == text and data["correct"] is (SAMPLE.answers[0] in text)
     assert data["steps"] == [] and data["commit_step"] == generation.commit_step.tolist()
+
+
+def test_the_seed_is_the_one_that_is_asked_for(models):
+    """Seen in a model whose own sampler leaves something to chance."""
+    model = copy.copy(models[0])
+    model.family = dataclasses.replace(model.family, sampler={**model.family.sampler, "temperature": 3.0})
+    prompt = fs.build_prompt(model.tokenizer, SAMPLE.question, SAMPLE.documents)
+    told = []
+    for seed in (3, 4):
+        sampler = dataclasses.replace(SAMPLERS["twin-llada"], temperature=3.0, seed=seed)
+        told.append(model.text(fs.generate(model, prompt, sampler).answer))
+        events = []
+        request = read_request(json.dumps(REQUEST | {"seed": seed}).encode(), [model.name])
+        denoise({model.name: model}, request, events.append)
+        assert events[-2]["data"]["prediction"] == told[-1]
+    assert told[0] != told[1]
 
 
 @pytest.mark.parametrize(("before", "after"), [("The author of", " is Tilda Moreau ."), ("", " is Tilda Moreau .")])
