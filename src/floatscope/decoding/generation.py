@@ -3,7 +3,7 @@
 What attention did meanwhile is left to whoever listens to the steps.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
@@ -97,6 +97,24 @@ def generate(
     `edits`: changes of attention meanwhile, a list of `fs.Edit` for all prompts, or a list of such lists.
     """
     sampler = sampler_for(denoiser, sampler)
+    seeds, parts = read_seeds(sampler, seeds, len(prompts)), fit(denoiser, prompts, sampler)
+    if len(parts) > 1:
+        return joined(
+            (
+                places,
+                generate(
+                    denoiser,
+                    [prompts[place] for place in places],
+                    own,
+                    [seeds[place] for place in places],
+                    on_step,
+                    replay,
+                    edits_of(edits, places),
+                ),
+            )
+            for own, places in parts
+        )
+    sampler = parts[0][0] if parts else sampler
     batch = make_batch(denoiser, prompts, sampler, seeds, replay)
     if edits:
         canvases = [prompt.with_slots(sampler.length) for prompt in prompts]
@@ -109,6 +127,26 @@ def sampler_for(denoiser: Any, sampler: Any) -> Sampler:
     if isinstance(sampler, str):
         raise UserError(f"{sampler!r} is the name of a sampler, not a sampler: give model.sampler(name={sampler!r}).")
     return denoiser.sampler() if sampler is None else sampler
+
+
+def fit(denoiser: Denoiser, prompts: Sequence[Prompt], sampler: Sampler) -> list[tuple[Sampler, list[int]]]:
+    """Prompts whose canvases have as many slots, to be run together: the sampler that fills these, and their places."""
+    parts: dict[int, tuple[Sampler, list[int]]] = {}
+    for place, prompt in enumerate(prompts):
+        own = sampler.fitted(len(prompt.ids), denoiser.block) if prompt.slots is None else sampler
+        parts.setdefault(own.length, (own, []))[1].append(place)
+    return list(parts.values())
+
+
+def edits_of(edits: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
+    """The edits of some prompts: theirs where each has its own, else those of all."""
+    return [edits[place] for place in places] if edits and isinstance(edits[0], Sequence) else edits
+
+
+def joined(parts: Iterable[tuple[list[int], list[R]]]) -> list[R]:
+    """What the parts gave, in the order of the prompts."""
+    found = {place: result for places, results in parts for place, result in zip(places, results, strict=True)}
+    return [found[place] for place in sorted(found)]
 
 
 def fill(
@@ -163,6 +201,18 @@ def read_prompts(prompts: Any, bos_id: int | None = None) -> tuple[list[Prompt],
     return read, not listed
 
 
+def read_seeds(sampler: Sampler, seeds: Sequence[int] | None, prompts: int) -> list[int]:
+    """A seed for each prompt: those given, or the sampler's."""
+    if seeds is None:
+        seeds = [sampler.seed] * prompts
+    elif not isinstance(seeds, Sequence | np.ndarray) or isinstance(seeds, str) or len(seeds) != prompts:
+        raise UserError(f"seeds={seeds!r} must be a list of {prompts} whole numbers, one per prompt.")
+    seeds = [seed.item() if isinstance(seed, np.integer) else seed for seed in seeds]
+    for seed in seeds:
+        require_seed("generate", seed)
+    return seeds
+
+
 def make_batch(
     denoiser: Denoiser,
     prompts: Sequence[Prompt],
@@ -177,13 +227,7 @@ def make_batch(
             f"A prompt of {width - sampler.length} tokens and {sampler.length} answer slots do not fit the model's"
             f" context of {denoiser.context} tokens: shorten the prompt or ask for fewer slots."
         )
-    if seeds is None:
-        seeds = [sampler.seed] * len(prompts)
-    elif not isinstance(seeds, Sequence | np.ndarray) or isinstance(seeds, str) or len(seeds) != len(prompts):
-        raise UserError(f"seeds={seeds!r} must be a list of {len(prompts)} whole numbers, one per prompt.")
-    seeds = [seed.item() if isinstance(seed, np.integer) else seed for seed in seeds]
-    for seed in seeds:
-        require_seed("generate", seed)
+    seeds = read_seeds(sampler, seeds, len(prompts))
     canvases = [prompt.with_slots(sampler.length) for prompt in prompts]
     answers = [torch.as_tensor(canvas.answer) for canvas in canvases if replay and canvas.answer is not None]
     if replay and len(answers) < len(canvases):

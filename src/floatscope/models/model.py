@@ -20,7 +20,7 @@ from torch import Tensor
 from floatscope.canvas import Prompt
 from floatscope.decoding import Batch, Sampler
 from floatscope.errors import UserError
-from floatscope.models.families import Family
+from floatscope.models.family import Family
 from floatscope.models.visibility import Visibility
 from floatscope.probe.attention import IMPLEMENTATION, only_samples
 
@@ -48,13 +48,19 @@ class Model:
     """
 
     def __init__(
-        self, backbone: Any, family: Family, tokenizer: Any = None, name: str = "model", mask_id: int | None = None
+        self,
+        backbone: Any,
+        family: Family,
+        tokenizer: Any = None,
+        name: str = "model",
+        mask_id: int | None = None,
+        block: int | None = None,
     ) -> None:
         self.backbone = backbone.eval()
         self.family = family
         self.tokenizer = tokenizer
         self.name = name
-        self.visibility = self._block_size(family)
+        self.visibility = self._block_size(family, block)
         if self.block is not None and (window := self.window) is not None:
             raise UserError(
                 f"{name}: layers with a sliding window of {window} tokens under {self.visibility} are not computed: "
@@ -277,14 +283,17 @@ class Model:
         if low < 0 or high >= self.vocabulary:
             raise UserError(f"token id {low if low < 0 else high} is outside the vocabulary of {self.vocabulary}")
 
-    def _block_size(self, family: Family) -> Visibility:
+    def _block_size(self, family: Family, given: int | None) -> Visibility:
+        if given is not None:
+            return Visibility("block_causal", given)
         stated = getattr(self.config, family.block_field, None) if family.block_field else None
         if stated is not None and (not isinstance(stated, int) or isinstance(stated, bool) or stated < 1):
             raise UserError(f"{self.name}: config field {family.block_field} is {stated!r}, not a block size")
         return Visibility("block_causal", stated) if stated else family.visibility
 
     def _mask_id(self, given: int | None) -> int:
-        stated = [getattr(where, "mask_token_id", None) for where in (self.config, self.tokenizer)]
+        generation = getattr(self.backbone, "generation_config", None)
+        stated = [getattr(where, "mask_token_id", None) for where in (self.config, self.tokenizer, generation)]
         found = next((one for one in (given, *stated, self.family.mask_id) if one is not None), None)
         if found is None:
             raise UserError(f"{self.name}: neither config nor tokenizer states a mask token; pass mask_id")
