@@ -39,7 +39,7 @@ def test_names_and_settings_make_samplers():
         (
             "threshold",
             {"steps": 3},
-            "'threshold' has no setting 'steps': did you mean 'edit_steps'\\? Known are order, tokens_per_step, seed, length",
+            "'threshold' has no setting 'steps': did you mean 'edit_steps'\\? Known are order, tokens_per_step",
         ),
         ("llada", {"steps": 0}, "steps must be a whole number of at least 1, got 0"),
         ("llada", {"steps": 8.0}, "steps must be a whole number"),

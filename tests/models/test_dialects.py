@@ -36,8 +36,8 @@ QWEN = Shape(kv_heads=2, theta=1e6, eps=1e-6)
 QK = {"qk_norm": True}
 STATED = {"mask_token_id": MASK, "block_size": 8}
 LLADA2 = Shape(
-    kv_heads=2, theta=6e5, eps=1e-6, rotary=0.5, experts=8, chosen=3, groups=4, chosen_groups=2,
-    dense_layers=1, routing="sigmoid", scaling=2.5,
+    kv_heads=2, theta=6e5, eps=1e-6, rotary=0.5, experts=8, chosen=3, groups=4, chosen_groups=2, dense_layers=1,
+    routing="sigmoid", scaling=2.5,
 )  # fmt: skip
 QWEN_MOE = replace(QWEN, experts=6, chosen=3, routing="normed")
 LLADA_MOE = Shape(theta=5e4, experts=6, chosen=3)
@@ -72,16 +72,7 @@ DIALECTS = {
         Dialect("dream", QWEN, dream_config, qwen_tensors, {"biases": True}, everything(TOKENS), True),
         Dialect("sdar", QWEN, sdar_config, qwen_tensors, {"qk_norm": True}, blocks(TOKENS, 4), False),
         Dialect("fast-dllm-v2", QWEN, fast_dllm_config, qwen_tensors, {"biases": True}, blocks(TOKENS, 8), True),
-        Dialect(
-            "llada2",
-            LLADA2,
-            partial(llada2_config, mask_token_id=MASK, block_size=8),
-            llada2_tensors,
-            QK,
-            blocks(TOKENS, 8),
-            False,
-            "",
-        ),
+        Dialect("llada2", LLADA2, partial(llada2_config, **STATED), llada2_tensors, QK, blocks(TOKENS, 8), False),
         Dialect("llada-moe", LLADA_MOE, llada_moe_config, moe_tensors, QK, everything(TOKENS), False),
         Dialect("illada", QWEN, partial(llama_config, **ILLADA), qwen_tensors, {}, everything(TOKENS), False),
         Dialect("dream-reasoner", QWEN, partial(dream_config, **REASONER), qwen_tensors, QK, blocks(TOKENS, 8), False),

@@ -249,17 +249,26 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
                 "one of them is damaged"
             )
         # Spelled out one by one: transformers' own patterns apply one after the other and know only one group.
-        new = {f"^{re.escape(name)}$": family.backbone_names(name) for name in shapes}
-        renamed = {name: others[0] for name, others in new.items() if len(others) == 1 and others[0] not in shapes}
-        splits = [WeightConverter(name, others, [Split(0)]) for name, others in new.items() if len(others) > 1]
+        new = {name: family.backbone_names(name) for name in shapes}
+        renamed = {_exactly(name): others[0] for name, others in new.items() if len(others) == 1 and others != [name]}
+        splits = {name: others for name, others in new.items() if len(others) > 1}
+        for name, others in splits.items():
+            sizes = [len(skeleton.get_parameter(other)) for other in others]
+            if sum(sizes) != shapes[name][0]:
+                raise UserError(f"{path}: tensor {name} is {shapes[name]}, which does not split into {sizes} rows")
         if splits:  # under the class's name, in place of what an earlier load put there: the names are this folder's
-            register_checkpoint_conversion_mapping(cls.__name__, splits, overwrite=True)
+            converters = [WeightConverter(_exactly(name), others, [Split(0)]) for name, others in splits.items()]
+            register_checkpoint_conversion_mapping(cls.__name__, converters, overwrite=True)
         backbone, info = cls.from_pretrained(
             path, config=made, use_safetensors=True, trust_remote_code=False, local_files_only=True,
             output_loading_info=True, ignore_mismatched_sizes=True, key_mapping=renamed or None, **common,
         )  # fmt: skip
     refuse_mismatch(path, info)
     return backbone
+
+
+def _exactly(name: str) -> str:
+    return f"^{re.escape(name)}$"
 
 
 def stated_mask(folder: Path) -> object:
