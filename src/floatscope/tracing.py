@@ -6,7 +6,8 @@ them from `probe`, the Trace and its file from `traces`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from floatscope.probe.editing import Editor, Recalled
 from floatscope.probe.kernel import LayerStatistics
 from floatscope.probe.layout import Layout
 from floatscope.probe.recording import Arrays, CausalRecorder, DenoisingRecorder, Plan
-from floatscope.traces.arrays import check_matrices, check_memory, kept_arrays, short_form
+from floatscope.traces.arrays import ARRAYS, check_matrices, check_memory, kept_arrays, short_form
 from floatscope.traces.storage import metadata_of_samples
 from floatscope.traces.trace import Trace
 
@@ -128,6 +129,13 @@ def trace(
                     f"{most}: correct them."
                 )
         records = [recorder.finish() for recorder in tap.recorders]
+        for place, (canvas, generation) in enumerate(zip(canvases, generations, strict=True)):
+            if unfilled := sampler.length - len(generation.slots):  # an eos ended it before its last canvas
+                canvases[place] = canvas.without_slots(unfilled)
+                records[place] = (
+                    cut(records[place][0], len(generation.canvas), len(generation.slots)),
+                    records[place][1],
+                )
     applied = [editor.edits for editor in editors] or [()] * len(prompts)
     return [
         Trace(
@@ -155,6 +163,14 @@ def trace(
             canvases, generations, records, batch.seeds, known, applied, strict=True
         )
     ]
+
+
+def cut(arrays: Arrays, tokens: int, slots: int) -> Arrays:
+    """The arrays of a canvas without its last slots, which no pass has seen."""
+    sizes = {"token": tokens, "row": tokens, "answer": slots}
+    return {
+        name: values[tuple(slice(sizes.get(axis)) for axis in ARRAYS[name].axes)] for name, values in arrays.items()
+    }
 
 
 @one_or_many
@@ -214,6 +230,20 @@ class DenoisingTap(EditedModel):
             recorder.start(own, open_rows.unique()) if goes else None
             for recorder, own, open_rows, goes in zip(self.recorders, masked, rows, active.tolist(), strict=True)
         ]
+
+    @contextmanager
+    def watching(self, batch: Batch, sample: int, rows: range, keys: range, open_rows: bool) -> Iterator[None]:
+        """A new step of one sample, whose pass has these rows and keys."""
+        with super().watching(batch, sample, rows, keys, open_rows):
+            recorder, places = self.recorders[sample], torch.arange(rows.start, rows.stop)
+            opened = places if open_rows else places[:0]
+            layout = recorder.start(batch.state[sample] == MASKED, opened, places, torch.arange(keys.stop))
+
+            def listen(layer: int, _sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
+                recorder.layer(layer, statistics, geometry)
+
+            with probing(Probe([0], [layout], listen, self.model.layers, self._workspace)):
+                yield
 
     def listener(self) -> Listener:
         """The recorders are told in any case."""

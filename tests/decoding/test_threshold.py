@@ -163,7 +163,7 @@ def test_whole_blocks_even_shares_and_edits_are_llada2_s_way(
         changed = [int((step.committed | step.revised).sum()) for step in steps_taken]
         assert changed == [np.count_nonzero(np.subtract(*pair)) for pair in pairwise([
             [*prompt, *[MASK] * (len(expected[0]) - len(prompt))], *expected])]  # fmt: skip
-        low, high = sampler.fitted(len(prompt), block).step_bounds(len(prompt), block)
+        low, high = sampler.fitted(denoiser, len(prompt)).step_bounds(len(prompt), block)
         assert low <= len(expected) <= high
 
 

@@ -133,7 +133,7 @@ def fit(denoiser: Denoiser, prompts: Sequence[Prompt], sampler: Sampler) -> list
     """Prompts whose canvases have as many slots, to be run together: the sampler that fills these, and their places."""
     parts: dict[int, tuple[Sampler, list[int]]] = {}
     for place, prompt in enumerate(prompts):
-        own = sampler.fitted(len(prompt.ids), denoiser.block) if prompt.slots is None else sampler
+        own = sampler.fitted(denoiser, len(prompt.ids)) if prompt.slots is None else sampler
         parts.setdefault(own.length, (own, []))[1].append(place)
     return list(parts.values())
 

@@ -192,7 +192,7 @@ class Sampler(ABC):
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         """Fill the batch, one forward pass per step, until nothing is left to do. The caller turns gradients off."""
 
-    def fitted(self, first_slot: int, family_block: int | None) -> Sampler:
+    def fitted(self, denoiser: Denoiser, first_slot: int) -> Sampler:
         """The same for a prompt that ends before this position: one that fills whole blocks has more slots."""
         return self
 

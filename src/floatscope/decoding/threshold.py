@@ -57,12 +57,12 @@ class ThresholdSampler(MaskedSampler):
         if self.block is not None and not self.whole_blocks:
             check_division(type(self).__name__, self.length, self.block)
 
-    def fitted(self, first_slot: int, family_block: int | None) -> ThresholdSampler:
+    def fitted(self, denoiser: Denoiser, first_slot: int) -> ThresholdSampler:
         """With whole blocks: as many slots as fill the last one, and steps that are shared by the asked length."""
         if not self.whole_blocks:
             return self
-        block = resolve_block(type(self).__name__, self.length, self.block, family_block)
-        surplus = -((first_slot if family_block else 0) + self.length) % block
+        block = resolve_block(type(self).__name__, self.length, self.block, denoiser.block)
+        surplus = -((first_slot if denoiser.block else 0) + self.length) % block
         steps = self.steps_per_block and min(self.steps_per_block, self.length)
         return replace(self, length=self.length + surplus, steps_per_block=steps)
 

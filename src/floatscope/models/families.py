@@ -264,6 +264,18 @@ _ROWS = (
         tokenizer="Qwen2Tokenizer",
         examples="Fast_dLLM_v2_1.5B, Fast_dLLM_v2_7B",
     ),
+    Family(
+        name="diffusion-gemma",
+        backbone="DiffusionGemmaForBlockDiffusion",
+        visibility=Visibility("active_block", 256),
+        logits="same",
+        noise=True,
+        block_field="canvas_length",
+        sampler={"name": "entropy_bound"},
+        model_types=("diffusion_gemma",),
+        architectures=("DiffusionGemmaForBlockDiffusion",),
+        examples="diffusiongemma-26B-A4B-it",
+    ),
     *(
         replace(  # whether they see everything or blocks is stated nowhere: they are asked for by name
             _FORK_LLADA,

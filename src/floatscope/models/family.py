@@ -31,10 +31,12 @@ class Family:
     """Name and settings of the sampler the model's authors use."""
     mask_id: int | None = None
     """Fallback for checkpoints that state no mask token."""
+    noise: bool = False
+    """Whether slots hold random tokens until they are accepted: such a model has no mask token."""
     eos_ids: tuple[int, ...] = ()
     """Ends of turn beside the checkpoint's own eos."""
     block_field: str | None = None
-    """Config field that states the block size of a block_causal family."""
+    """Config field that states the block size, where the visibility has one."""
     model_types: tuple[str, ...] = ()
     """config.json `model_type` values that mean this family."""
     architectures: tuple[str, ...] = ()

@@ -234,9 +234,12 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
         )
     with transformers_call(f"{path}"):
         shapes = tensor_shapes(path)
-        layers = [n for name, n in config.items() if name.endswith(("layers", "layer")) and isinstance(n, int)]
+        parts = [config, *(part for part in config.values() if isinstance(part, dict))]
+        stated = [entry for part in parts for entry in part.items()]
+        layers = [n for name, n in stated if name.endswith(("layers", "layer")) and isinstance(n, int)]
         refuse_layers(path, max(layers, default=0), len(shapes))
-        if auto := family.backbone.startswith("Auto"):
+        auto = family.backbone.startswith("Auto")
+        if auto or "text_config" in config:
             made = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
         else:
             made = backbone_config(config, family, cls.config_class)

@@ -6,8 +6,8 @@ Knows transformers and its family's sampler; nothing of attention statistics (pr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from torch import Tensor
 from floatscope.canvas import Prompt
 from floatscope.decoding import Batch, Sampler
 from floatscope.errors import UserError
+from floatscope.models.canvases import Canvases, generation_config
 from floatscope.models.family import Family
 from floatscope.models.visibility import Visibility
 from floatscope.probe.attention import IMPLEMENTATION, only_samples
@@ -66,7 +67,7 @@ class Model:
                 f"{name}: layers with a sliding window of {window} tokens under {self.visibility} are not computed: "
                 "this model cannot be traced faithfully"
             )
-        self.mask_id = None if family.is_arm else self._mask_id(mask_id)
+        self.mask_id = None if family.is_arm or family.noise else self._mask_id(mask_id)
         self.eos_ids = self._eos_ids()
         self._listener: Callable[[Reading], object] | None = None
         self._hidden = False
@@ -121,7 +122,12 @@ class Model:
     @property
     def block(self) -> int | None:
         """Block size under block_causal visibility."""
-        return self.visibility.block
+        return self.visibility.block if self.visibility.kind == "block_causal" else None
+
+    @property
+    def canvas(self) -> int | None:
+        """Slots that are denoised together from noise, in families without a mask token."""
+        return self.visibility.block if self.family.noise else None
 
     @property
     def device(self) -> torch.device:
@@ -234,6 +240,8 @@ class Model:
     def _run(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits of the rows, and their states after each layer, where these are listened to."""
         self._check(tokens)
+        if self.canvas is not None:
+            raise UserError(f"{self.name} is denoised canvas by canvas over a cache: it has no logits of a whole text")
         tokens, pads, rows = (given.to(self.device) for given in (tokens, pads, rows))
         padded, masked_lm = bool(pads.any()), self.family.backbone == "AutoModelForMaskedLM"
         if padded and masked_lm:
@@ -270,6 +278,22 @@ class Model:
         logits, *states = (torch.cat(part)[places] for part in zip(*parts, strict=True))
         return logits, states
 
+    def canvases(self, settings: Mapping[str, Any], ids: Tensor, seed: int) -> Canvases:
+        """A run over canvases after the ids [P], with the settings of a sampler: of families without a mask token."""
+        return Canvases(self.backbone, generation_config(self.backbone, settings), ids, seed)
+
+    def canvas_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The same settings, with the checkpoint's own in place of None."""
+        config = generation_config(self.backbone, settings)
+        own = {"steps": config.max_denoising_steps, "entropy_bound": config.sampler_config.entropy_bound}
+        return {name: own.get(name, getattr(config, name, value)) for name, value in settings.items()}
+
+    def watching(
+        self, batch: Batch, sample: int, rows: range, keys: range, open_rows: bool
+    ) -> AbstractContextManager[None]:
+        """Around one pass over a canvas of one sample, for whoever watches: its rows and its keys as positions."""
+        return nullcontext()
+
     def _check(self, tokens: Tensor, seen: int = 0) -> None:
         if tokens.numel() == 0:
             raise UserError("the canvas is empty: give at least one token")
@@ -286,10 +310,12 @@ class Model:
     def _block_size(self, family: Family, given: int | None) -> Visibility:
         if given is not None:
             return Visibility("block_causal", given)
-        stated = getattr(self.config, family.block_field, None) if family.block_field else None
+        configs = (self.config, self.backbone.config)
+        stated = [getattr(config, family.block_field, None) for config in configs] if family.block_field else []
+        stated = next((one for one in stated if one is not None), None)
         if stated is not None and (not isinstance(stated, int) or isinstance(stated, bool) or stated < 1):
             raise UserError(f"{self.name}: config field {family.block_field} is {stated!r}, not a block size")
-        return Visibility("block_causal", stated) if stated else family.visibility
+        return replace(family.visibility, block=stated) if stated else family.visibility
 
     def _mask_id(self, given: int | None) -> int:
         generation = getattr(self.backbone, "generation_config", None)

@@ -241,7 +241,7 @@ class DenoisingRecorder(Recorder):
             received=groups.sum(1) / len(self._layout.rows),
             by_answer=(masked + committed).mean(0) / max(answer_rows, 1),
             by_masked=masked.mean(0) / rows[plan.masked_group],
-            regions=groups @ self._layout.columns.to(groups.device) / rows,
+            regions=groups @ geometry.layout.columns.to(groups.device) / rows,  # a sliding layer has fewer keys
         )  # fmt: skip
         self._keep_geometry(layer, step, geometry)
         self._open.append(_row_arrays(statistics, geometry.layout, self._inputs))
@@ -335,10 +335,16 @@ def _by_step(held: dict[int, ByLayer]) -> Arrays:
 
 
 def _by_layer(held: ByLayer) -> Arrays:
-    """The arrays of layers (or steps) as one of each name; each is let go when it is copied: none is there twice."""
-    first = next(iter(held.values()), {})
-    made = {name: np.empty((len(held), *values.shape), values.dtype) for name, values in first.items()}
-    for place, found in enumerate(held.values()):
-        for name, values in made.items():
-            values[place] = found.pop(name)
+    """The arrays of layers (or steps) as one of each name; each is let go when it is copied: none is there twice.
+
+    A layer with fewer key-value heads has each of them several times, one with smaller heads zeros after them.
+    """
+    first, made = next(iter(held.values()), {}), {}
+    for name in list(first):
+        most = np.max([found[name].shape for found in held.values()], axis=0).astype(int).tolist()
+        made[name] = np.zeros((len(held), *most), first[name].dtype)
+        for place, found in enumerate(held.values()):
+            own = found.pop(name)
+            own = own if own.shape[:1] == tuple(most[:1]) else own.repeat(most[0] // len(own), 0)
+            made[name][(place, *map(slice, own.shape))] = own
     return made
