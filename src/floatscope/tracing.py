@@ -267,7 +267,7 @@ class DenoisingTap(EditedModel):
     def commit(self, step: Step) -> None:
         """After a step: keep the rows whose slots became tokens."""
         batch = step.given
-        rows = self.model.rows(batch.slots, batch.pads) - batch.pads[:, None]  # [B, A]
+        rows = self.model.rows(batch.slots, batch.pads, batch.slots[:, :1]) - batch.pads[:, None]  # [B, A]
         for recorder, own, committed in zip(self.recorders, rows, step.committed, strict=True):
             slots = committed.nonzero()[:, 0]
             if len(slots):

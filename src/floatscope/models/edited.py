@@ -59,7 +59,7 @@ class EditedModel:
         if not conditional:
             return self.model.score(batch, columns, conditional)
         self._index += 1
-        rows = self.model.rows(columns, batch.pads) - batch.pads[:, None]
+        rows = self.model.rows(columns, batch.pads, batch.slots[:, :1]) - batch.pads[:, None]
         for editor, state, own in zip(self.editors, batch.state, rows, strict=False):  # there may be none at all
             editor.begin(self._index, len(editor.sets["open"]), state == MASKED, own.unique())
         layouts = self.layouts(batch, rows)

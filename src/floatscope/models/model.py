@@ -195,7 +195,16 @@ class Model:
 
     def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:
         """Logits [B, N, V] for the tokens at `columns` [B, N] of left-padded canvases."""
-        logits, states = self._run(batch.tokens, batch.pads, self.rows(columns, batch.pads))
+        first = batch.slots[:, :1]
+        mask, block = None, self.visibility.block
+        if self.visibility.kind == "active_block" and block and self.canvas is None:
+            of_block = (columns - first) // block
+            if bool((of_block != of_block[:, :1]).any()):
+                raise UserError(
+                    f"{self.name} fills one block of {block} slots at a time: give the sampler block={block}."
+                )
+            mask = self.visibility.mask(batch.tokens.shape[1], batch.pads, (first[:, 0], columns[:, 0]))
+        logits, states = self._run(batch.tokens, batch.pads, self.rows(columns, batch.pads, first), mask)
         if conditional:
             self._tell(columns, logits, states)
         return logits
@@ -204,11 +213,19 @@ class Model:
         if self._listener is not None:
             self._listener(Reading(columns, logits, torch.stack(states) if self._hidden else None))
 
-    def rows(self, positions: Tensor, pads: Tensor) -> Tensor:
-        """The rows whose output scores each position: the one before in shifted families and ARMs."""
+    def rows(self, positions: Tensor, pads: Tensor, first: Tensor | None = None) -> Tensor:
+        """The rows whose output scores each position: the one before in shifted families and ARMs.
+
+        first: the first slot of each sample [B, 1], from which active blocks are counted.
+        """
         if self.family.logits == "same":
             return positions
-        return torch.where(positions > pads[:, None], positions - 1, positions)
+        before = positions > pads[:, None]
+        if self.family.logits == "block_next":
+            before &= (
+                torch.zeros_like(before) if first is None else (positions - first) % (self.visibility.block or 1) == 0
+            )
+        return torch.where(before, positions - 1, positions)
 
     def extend(self, tokens: Tensor, pads: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Next-token logits [B, V] of an ARM after `tokens`, with its key-value cache (None at the start)."""
@@ -237,8 +254,13 @@ class Model:
         """Logits [B, N, V] of the given rows [B, N]; the LM head runs on these rows only."""
         return self._run(tokens, pads, rows)[0]
 
-    def _run(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Logits of the rows, and their states after each layer, where these are listened to."""
+    def _run(
+        self, tokens: Tensor, pads: Tensor, rows: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Logits of the rows, and their states after each layer, where these are listened to.
+
+        mask: who sees whom, where that is not the same in every pass.
+        """
         self._check(tokens)
         if self.canvas is not None:
             raise UserError(f"{self.name} is denoised canvas by canvas over a cache: it has no logits of a whole text")
@@ -250,8 +272,9 @@ class Model:
         inputs: dict[str, Any] = {"input_ids": tokens} if masked_lm else {"input_ids": tokens, "use_cache": False}
         place = torch.arange(tokens.shape[1], device=tokens.device)[None] - pads[:, None]
         if self.block:
-            seen = self.visibility.mask(tokens.shape[1], pads if padded else pads[:1])
-            inputs["attention_mask"] = seen.expand(len(tokens), -1, -1, -1)
+            mask = self.visibility.mask(tokens.shape[1], pads if padded else pads[:1])
+        if mask is not None:
+            inputs["attention_mask"] = mask.to(tokens.device).expand(len(tokens), -1, -1, -1)
         elif padded:
             inputs["attention_mask"] = (place >= 0).long()
         if padded:

@@ -46,10 +46,11 @@ class Visibility:
         kind, block = match.groups()
         return cls(cast(Kind, kind), int(block) if block else None)
 
-    def mask(self, tokens: int, pads: Tensor) -> Tensor:
+    def mask(self, tokens: int, pads: Tensor, slots: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Bool [B, 1, T, T], True where row i may see column j; left pads see and are seen by nobody else.
 
-        A pad row sees itself, so that no row of the softmax is empty.
+        A pad row sees itself, so that no row of the softmax is empty. slots: for active_block, the first slot and the
+        first open one of each sample, as columns [B]; without them nothing is active.
         """
         import torch
 
@@ -57,7 +58,14 @@ class Visibility:
         rows, columns = position[:, :, None], position[:, None, :]  # [B, T, 1], [B, 1, T]
         visible = (rows >= 0) & (columns >= 0)  # [B, T, T]
         if self.kind != "bidirectional":  # causal blocks are of one token
-            visible &= rows // (self.block or 1) >= columns // (self.block or 1)
+            block = self.block if self.kind == "block_causal" and self.block else 1
+            before = rows // block >= columns // block
+            if slots is not None and self.block:
+                first, opened = ((place - pads)[:, None, None] for place in slots)
+                together = (rows - first) // self.block == (columns - first) // self.block
+                active = (rows - first) // self.block >= (opened - first) // self.block
+                before |= together & active & (columns >= first)
+            visible &= before
         itself = torch.eye(tokens, dtype=torch.bool, device=pads.device)
         return (visible | itself)[:, None]
 

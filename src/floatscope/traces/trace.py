@@ -63,7 +63,8 @@ class Trace:
     mixers: tuple[str, ...] = ()
     """The kind of mixer of each layer; empty: softmax attention everywhere."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What the caller knows of the sample: `sample`, `task`, `condition`; copied, never interpreted."""
+    """What the caller knows of the sample: `sample`, `task`, `condition`; copied, never interpreted. Beside it
+    `passing_texts`: the texts, by id, of tokens that slots held and did not keep."""
 
     def __getattr__(self, name: str) -> NDArray[Any]:
         if name.startswith("__") or name not in ARRAYS:
@@ -140,7 +141,10 @@ class Trace:
 
     @property
     def events(self) -> list[list[tuple[int, str, int]]]:
-        """Per step, what happened to slots: (slot, commit or revise, its token afterwards) or (slot, renoise, its token before)."""
+        """Per step, what happened to slots: (slot, event, token), of which the token is the new one, or the withdrawn.
+
+        An event is commit, revise or renoise.
+        """
         before = self.arrays["tokens"]
         after = np.concatenate([before[1:], self.canvas[self.slots][None]])
         was = ~self.masked
