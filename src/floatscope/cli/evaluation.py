@@ -116,7 +116,7 @@ def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
     tasks = tuple(_task(text, asking) for text in asking.task)
     study = Study(
         name=name,
-        models=tuple(ModelPlan(*_named(text), asking.family, asking.dtype, asking.device) for text in asking.model),
+        models=tuple(ModelPlan(*_named(text), **asking.how) for text in asking.model),
         tasks=tasks,
         conditions=tuple(_for_tasks(curve, tasks) for curve in curves),
         seed=asking.seed,

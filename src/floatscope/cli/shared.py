@@ -27,6 +27,12 @@ class LoadFlags:
     block_size: Annotated[int | None, _LOADING] = None
     """The block size of a model that sees in blocks, where it is neither stated nor its family's."""
 
+    @property
+    def how(self) -> dict[str, Any]:
+        """The flags as `floatscope.load` and a study's model have them."""
+        told = {name: getattr(self, name) for name in ("family", "dtype", "device", "mask_id")}
+        return told | {"block": self.block_size}
+
     def load(self, source: str, check: bool = True) -> "Model":
         """The model, with a word on screen meanwhile."""
         from rich.console import Console
@@ -36,8 +42,7 @@ class LoadFlags:
         with Console(stderr=True).status(Text(f"loading {source}{note}")):
             from floatscope.models.loading import load
 
-            how = {"family": self.family, "dtype": self.dtype, "device": self.device}
-            return load(source, **how, mask_id=self.mask_id, block=self.block_size, check=check)
+            return load(source, **self.how, check=check)
 
 
 LOAD_BY_DEFAULT = LoadFlags()

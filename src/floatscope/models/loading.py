@@ -122,7 +122,8 @@ class Place:
 
     def family(self, config: Mapping[str, Any]) -> Family:
         """As config.json and the tensors say, or as the parent was made into."""
-        mask = None if self.weights in shipped().values() else stated_mask(self.weights)
+        known = (before_training(self.source) or self.source) in shipped()  # all twins share a tokenizer with a mask
+        mask = None if known else stated_mask(self.weights)
         with transformers_call(str(self.weights)):
             names = tensor_shapes(self.weights)
         found = recognise(config, self.source, names, mask)

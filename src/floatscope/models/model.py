@@ -201,7 +201,7 @@ class Model:
             of_block = (columns - first) // block
             if bool((of_block != of_block[:, :1]).any()):
                 raise UserError(
-                    f"{self.name} fills one block of {block} slots at a time: give the sampler block={block}."
+                    f"{self.name} fills a block of {block} slots at a time: give the sampler block={block}."
                 )
             mask = self.visibility.mask(batch.tokens.shape[1], batch.pads, (first[:, 0], columns[:, 0]))
         logits, states = self._run(batch.tokens, batch.pads, self.rows(columns, batch.pads, first), mask)
@@ -331,8 +331,11 @@ class Model:
             raise UserError(f"token id {low if low < 0 else high} is outside the vocabulary of {self.vocabulary}")
 
     def _block_size(self, family: Family, given: int | None) -> Visibility:
+        if given is not None and (family.is_arm or family.noise):
+            raise UserError(f"{self.name} is of family {family.name}, whose blocks cannot be chosen: leave block out")
         if given is not None:
-            return Visibility("block_causal", given)
+            kind = family.visibility.kind
+            return Visibility(kind if "block" in kind else "block_causal", given)
         configs = (self.config, self.backbone.config)
         stated = [getattr(config, family.block_field, None) for config in configs] if family.block_field else []
         stated = next((one for one in stated if one is not None), None)

@@ -136,7 +136,9 @@ def _dialect_config(family: Family, model: LlamaForCausalLM, mask_id: int) -> di
     """What config.json says, in the words that the family reads it by."""
     config: Any = model.config
     values = {name: getattr(config, name) for name in STATED} | {"rope_theta": config.rope_parameters["rope_theta"]}
-    if not family.is_arm:
+    if family.is_arm:
+        values["floatscope_family"] = family.name  # its tokenizer has a mask token all the same
+    else:
         values["mask_token_id"] = mask_id
     if family.config:
         values = {word: values[name] for word, name in family.config.items()}
