@@ -160,14 +160,14 @@ def test_a_family_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_the_page_lists_the_registry() -> None:
-    rows = re.findall(r"^\| `([\w-]+)` \| (.+?) \| `(.+?)` \| `(\w+)` \| (.+?) \| `(\w+)` \|", PAGE.read_text(), re.M)
+    rows = re.findall(r"^\| `([\w.-]+)` \| (.+?) \| `(.+?)` \| `(\w+)` \| (.+?) \| `(\w+)` \|", PAGE.read_text(), re.M)
     expected = [
         (
             family.name,
             f"`{family.backbone}`",
             str(family.visibility),
             family.logits,
-            "none" if family.is_arm else str(family.mask_id or "the tokenizer's"),
+            "none" if family.is_arm or family.noise else str(family.mask_id or "the tokenizer's"),
             family.sampler["name"],
         )
         for family in fs.FAMILIES.values()
