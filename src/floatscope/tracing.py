@@ -18,7 +18,7 @@ from torch import Tensor
 
 from floatscope.canvas import COMMITTED, MASKED, Prompt, token_ids
 from floatscope.decoding import Batch, Generation, Sampler, Step
-from floatscope.decoding.generation import edits_of, fill, fit, joined, make_batch, one_or_many, read_seeds, sampler_for
+from floatscope.decoding.generation import fill, fitted, in_parts, make_batch, one_or_many, sampler_for
 from floatscope.errors import UserError
 from floatscope.models.edited import EditedModel, Edits, make_editors
 from floatscope.models.model import Model
@@ -72,26 +72,12 @@ def trace(
     """
     sampler = sampler_for(model, sampler)
     known = metadata_of_samples({} if metadata is None else metadata, len(prompts))
-    seeds, parts = read_seeds(sampler, seeds, len(prompts)), fit(model, prompts, sampler)
-    if len(parts) > 1:
-        options: dict[str, Any] = {"keep": keep, "matrix_steps": matrix_steps, "matrix_layers": matrix_layers}
-        options |= {"on_step": on_step, "on_received": on_received, "replay": replay}
-        return joined(
-            (
-                places,
-                trace(
-                    model,
-                    [prompts[place] for place in places],
-                    own,
-                    seeds=[seeds[place] for place in places],
-                    metadata=[known[place] for place in places],
-                    edits=edits_of(edits, places),
-                    **options,
-                ),
-            )
-            for own, places in parts
-        )
-    sampler = parts[0][0] if parts else sampler
+    listed = {"seeds": seeds, "metadata": known, "edits": edits}
+    same = {"keep": keep, "matrix_steps": matrix_steps, "matrix_layers": matrix_layers, "replay": replay}
+    apart = in_parts(trace, model, prompts, sampler, listed, on_step=on_step, on_received=on_received, **same)
+    if apart is not None:
+        return apart
+    sampler = fitted(model, prompts[0], sampler) if prompts else sampler
     batch = make_batch(model, prompts, sampler, seeds, replay)
     names, canvases = kept_arrays(keep), [prompt.with_slots(sampler.length) for prompt in prompts]
     bounds = [sampler.step_bounds(first, model.block) for first in batch.positions[:, 0].tolist()]

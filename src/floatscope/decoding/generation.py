@@ -3,7 +3,7 @@
 What attention did meanwhile is left to whoever listens to the steps.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
@@ -97,24 +97,12 @@ def generate(
     `edits`: changes of attention meanwhile, a list of `fs.Edit` for all prompts, or a list of such lists.
     """
     sampler = sampler_for(denoiser, sampler)
-    seeds, parts = read_seeds(sampler, seeds, len(prompts)), fit(denoiser, prompts, sampler)
-    if len(parts) > 1:
-        return joined(
-            (
-                places,
-                generate(
-                    denoiser,
-                    [prompts[place] for place in places],
-                    own,
-                    [seeds[place] for place in places],
-                    on_step,
-                    replay,
-                    edits_of(edits, places),
-                ),
-            )
-            for own, places in parts
-        )
-    sampler = parts[0][0] if parts else sampler
+    apart = in_parts(
+        generate, denoiser, prompts, sampler, {"seeds": seeds, "edits": edits}, on_step=on_step, replay=replay
+    )
+    if apart is not None:
+        return apart
+    sampler = fitted(denoiser, prompts[0], sampler) if prompts else sampler
     batch = make_batch(denoiser, prompts, sampler, seeds, replay)
     if edits:
         canvases = [prompt.with_slots(sampler.length) for prompt in prompts]
@@ -129,24 +117,37 @@ def sampler_for(denoiser: Any, sampler: Any) -> Sampler:
     return denoiser.sampler() if sampler is None else sampler
 
 
-def fit(denoiser: Denoiser, prompts: Sequence[Prompt], sampler: Sampler) -> list[tuple[Sampler, list[int]]]:
-    """Prompts whose canvases have as many slots, to be run together: the sampler that fills these, and their places."""
-    parts: dict[int, tuple[Sampler, list[int]]] = {}
+def fitted(denoiser: Denoiser, prompt: Prompt, sampler: Sampler) -> Sampler:
+    """The sampler with as many slots as the canvas of the prompt has."""
+    return sampler.fitted(denoiser, len(prompt.ids)) if prompt.slots is None else sampler
+
+
+def in_parts(
+    run: Any, denoiser: Denoiser, prompts: list[Prompt], sampler: Sampler, listed: Mapping[str, Any], **same: Any
+) -> list[Any] | None:
+    """What `run` gives, where canvases have other numbers of slots and so run apart; None where all have as many.
+
+    listed: options that have an entry per prompt, if they are lists of such.
+    """
+    parts: dict[int, list[int]] = {}
     for place, prompt in enumerate(prompts):
-        own = sampler.fitted(denoiser, len(prompt.ids)) if prompt.slots is None else sampler
-        parts.setdefault(own.length, (own, []))[1].append(place)
-    return list(parts.values())
+        parts.setdefault(fitted(denoiser, prompt, sampler).length, []).append(place)
+    if len(parts) < 2:
+        return None
+    found: dict[int, Any] = {}
+    for places in parts.values():
+        own = {
+            name: [values[place] for place in places] if is_listed(values, len(prompts)) else values
+            for name, values in listed.items()
+        }
+        found |= zip(places, run(denoiser, [prompts[place] for place in places], sampler, **own, **same), strict=True)
+    return [found[place] for place in range(len(prompts))]
 
 
-def edits_of(edits: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
-    """The edits of some prompts: theirs where each has its own, else those of all."""
-    return [edits[place] for place in places] if edits and isinstance(edits[0], Sequence) else edits
-
-
-def joined(parts: Iterable[tuple[list[int], list[R]]]) -> list[R]:
-    """What the parts gave, in the order of the prompts."""
-    found = {place: result for places, results in parts for place, result in zip(places, results, strict=True)}
-    return [found[place] for place in sorted(found)]
+def is_listed(values: Any, prompts: int) -> bool:
+    """Whether an option has an entry per prompt: seeds, tables of metadata, lists of edits."""
+    kinds = int | np.integer | Mapping | list | tuple
+    return isinstance(values, list | tuple | np.ndarray) and len(values) == prompts and isinstance(values[0], kinds)
 
 
 def fill(
@@ -201,18 +202,6 @@ def read_prompts(prompts: Any, bos_id: int | None = None) -> tuple[list[Prompt],
     return read, not listed
 
 
-def read_seeds(sampler: Sampler, seeds: Sequence[int] | None, prompts: int) -> list[int]:
-    """A seed for each prompt: those given, or the sampler's."""
-    if seeds is None:
-        seeds = [sampler.seed] * prompts
-    elif not isinstance(seeds, Sequence | np.ndarray) or isinstance(seeds, str) or len(seeds) != prompts:
-        raise UserError(f"seeds={seeds!r} must be a list of {prompts} whole numbers, one per prompt.")
-    seeds = [seed.item() if isinstance(seed, np.integer) else seed for seed in seeds]
-    for seed in seeds:
-        require_seed("generate", seed)
-    return seeds
-
-
 def make_batch(
     denoiser: Denoiser,
     prompts: Sequence[Prompt],
@@ -227,7 +216,13 @@ def make_batch(
             f"A prompt of {width - sampler.length} tokens and {sampler.length} answer slots do not fit the model's"
             f" context of {denoiser.context} tokens: shorten the prompt or ask for fewer slots."
         )
-    seeds = read_seeds(sampler, seeds, len(prompts))
+    if seeds is None:
+        seeds = [sampler.seed] * len(prompts)
+    elif not isinstance(seeds, Sequence | np.ndarray) or isinstance(seeds, str) or len(seeds) != len(prompts):
+        raise UserError(f"seeds={seeds!r} must be a list of {len(prompts)} whole numbers, one per prompt.")
+    seeds = [seed.item() if isinstance(seed, np.integer) else seed for seed in seeds]
+    for seed in seeds:
+        require_seed("generate", seed)
     canvases = [prompt.with_slots(sampler.length) for prompt in prompts]
     answers = [torch.as_tensor(canvas.answer) for canvas in canvases if replay and canvas.answer is not None]
     if replay and len(answers) < len(canvases):

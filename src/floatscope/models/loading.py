@@ -261,7 +261,9 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
             if sum(sizes) != shapes[name][0]:
                 raise UserError(f"{path}: tensor {name} is {shapes[name]}, which does not split into {sizes} rows")
         if splits:  # under the class's name, in place of what an earlier load put there: the names are this folder's
-            converters = [WeightConverter(_exactly(name), others, [Split(0)]) for name, others in splits.items()]
+            converters: list[Any] = [
+                WeightConverter(_exactly(name), others, [Split(0)]) for name, others in splits.items()
+            ]
             register_checkpoint_conversion_mapping(cls.__name__, converters, overwrite=True)
         backbone, info = cls.from_pretrained(
             path, config=made, use_safetensors=True, trust_remote_code=False, local_files_only=True,

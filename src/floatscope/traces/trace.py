@@ -28,7 +28,7 @@ _TOLD = (
 )  # fmt: skip
 """What the file of a trace holds as they are, and what its header tells."""
 Kind = Literal["mdm", "arm"]
-Logits = Literal["same", "shifted", "next"]
+Logits = Literal["same", "shifted", "block_next", "next"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
