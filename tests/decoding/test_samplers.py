@@ -34,7 +34,7 @@ def test_names_and_settings_make_samplers():
 @pytest.mark.parametrize(
     ("name", "settings", "sentence"),
     [
-        ("lada", {}, "no sampler 'lada': did you mean 'llada'\\? Known are llada, dream, threshold, entropy_bound, autoregressive"),
+        ("lada", {}, "no sampler 'lada': did you mean 'llada'\\? Known are llada, dream, threshold, entropy_bound"),
         ("llada", {"temprature": 1}, "no setting 'temprature': did you mean 'temperature'\\?"),
         (
             "threshold",
