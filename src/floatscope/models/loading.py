@@ -122,7 +122,9 @@ class Place:
 
     def family(self, config: Mapping[str, Any]) -> Family:
         """As config.json and the tensors say, or as the parent was made into."""
-        known = (before_training(self.source) or self.source) in shipped()  # all twins share a tokenizer with a mask
+        twins = [folder / "config.json" for folder in shipped().values() if (folder / "config.json").exists()]
+        # A twin, or a copy of one, is known: all share a tokenizer that has a mask token. A fork says what its parent is.
+        known = self.fork or any(read_json(twin) == config for twin in twins)
         mask = None if known else stated_mask(self.weights)
         with transformers_call(str(self.weights)):
             names = tensor_shapes(self.weights)
