@@ -123,7 +123,7 @@ class Place:
     def family(self, config: Mapping[str, Any]) -> Family:
         """As config.json and the tensors say, or as the parent was made into."""
         twins = [folder / "config.json" for folder in shipped().values() if (folder / "config.json").exists()]
-        # A twin, or a copy of one, is known: all share a tokenizer that has a mask token. A fork says what its parent is.
+        # A twin, or a copy of one, is known: all share a tokenizer with a mask token. A fork says what its parent is.
         known = self.fork or any(read_json(twin) == config for twin in twins)
         mask = None if known else stated_mask(self.weights)
         with transformers_call(str(self.weights)):
