@@ -33,6 +33,7 @@ def checkpoint(tmp_path_factory):
     config = transformers.LlamaConfig(
         hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
         vocab_size=len(vocabulary), max_position_embeddings=96, bos_token_id=0, eos_token_id=1,
+        floatscope_family="causal",
     )  # fmt: skip
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     fast.save_pretrained(folder)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # what type checkers read; at run time `_NAMES` says the same
     from floatscope.errors import UserError as UserError
     from floatscope.models.check import check as check
     from floatscope.models.families import FAMILIES as FAMILIES
-    from floatscope.models.families import Family as Family
+    from floatscope.models.family import Family as Family
     from floatscope.models.loading import load as load
     from floatscope.models.model import Model as Model
     from floatscope.models.visibility import Visibility as Visibility

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -49,6 +49,7 @@ class EditedModel:
         self.model, self.editors = model, editors
         self.mask_id, self.eos_ids, self.is_arm = model.mask_id, model.eos_ids, model.is_arm
         self.block, self.context = model.block, model.context
+        self.canvas, self.canvases, self.canvas_settings = model.canvas, model.canvases, model.canvas_settings
         self.sampler, self.edited = model.sampler, model.edited
         self._workspace = Workspace()
         self._index = -1
@@ -58,7 +59,7 @@ class EditedModel:
         if not conditional:
             return self.model.score(batch, columns, conditional)
         self._index += 1
-        rows = self.model.rows(columns, batch.pads) - batch.pads[:, None]
+        rows = self.model.rows(columns, batch.pads, batch.slots[:, :1]) - batch.pads[:, None]
         for editor, state, own in zip(self.editors, batch.state, rows, strict=False):  # there may be none at all
             editor.begin(self._index, len(editor.sets["open"]), state == MASKED, own.unique())
         layouts = self.layouts(batch, rows)
@@ -83,6 +84,14 @@ class EditedModel:
                 self.model.extend(tokens, pads, None)
         with probing(self._probe(pads, layouts)):
             return self.model.extend(tokens, pads, cache)
+
+    def watching(
+        self, batch: Batch, sample: int, rows: range, keys: range, open_rows: bool
+    ) -> AbstractContextManager[None]:
+        """Around one pass over a canvas of one sample, in which nothing is edited."""
+        if self.editors:
+            raise UserError(f"The attention of {self.model.name} cannot be edited: it is denoised canvas by canvas.")
+        return nullcontext()
 
     def layouts(self, batch: Batch, rows: Tensor) -> list[Layout | None]:
         """What is counted of each sample in a step of denoising; `rows` [B, N] may fill a slot."""

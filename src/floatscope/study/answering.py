@@ -15,7 +15,7 @@ import numpy as np
 from floatscope.canvas import Prompt
 from floatscope.decoding import Generation, Sampler, generate
 from floatscope.errors import UserError
-from floatscope.models.families import Family
+from floatscope.models.family import Family
 from floatscope.models.model import Model
 from floatscope.qa.gaps import build_gap, score_gap
 from floatscope.qa.metrics import score

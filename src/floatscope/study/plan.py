@@ -50,6 +50,8 @@ class ModelPlan:
     """"auto" spreads a model over several devices."""
     mask_id: int | None = None
     """The mask token, where the checkpoint does not say."""
+    block: int | None = None
+    """The block size of a model that sees in blocks, where it is neither stated nor its family's."""
     sampler: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Its own sampler settings beside the family's (`name` for another sampler); slots and steps are the study's."""
 
