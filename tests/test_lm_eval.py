@@ -19,7 +19,7 @@ from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
 from floatscope.lm_eval import FloatscopeLM
-from floatscope.lm_eval.likelihood import Pair, log_likelihoods
+from floatscope.models.likelihood import Pair, log_likelihoods
 
 CONTEXT = (1, 17, 8, 40, 22)
 TARGET = (31, 7, 55)

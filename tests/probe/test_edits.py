@@ -31,7 +31,7 @@ def logits_of(model, prompts, edits):
     sampler = fs.ThresholdSampler(length=SLOTS)
     batch = make_batch(model, prompts, sampler, [11 + place for place in range(len(prompts))])
     canvases = [prompt.with_slots(SLOTS) for prompt in prompts]
-    edited = EditedModel(model, make_editors(model, canvases, edits, sampler, batch.seeds))
+    edited = EditedModel(model, make_editors(model, canvases, edits, sampler, batch))
     with torch.no_grad():
         return edited.score(batch, batch.slots).numpy()
 

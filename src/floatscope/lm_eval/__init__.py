@@ -2,7 +2,7 @@
 
     python -m floatscope.lm_eval run --model floatscope --model_args pretrained=twin-llada --tasks ...
 
-Importing this registers the model; how likelihoods are computed is left to `likelihood`.
+Importing this registers the model; how likelihoods are computed is left to `models.likelihood`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from floatscope.decoding import AutoregressiveSampler, LLaDASampler, Sampler, generate
 from floatscope.errors import UserError
-from floatscope.lm_eval.likelihood import Pair, log_likelihoods
+from floatscope.models.likelihood import Pair, log_likelihoods
 from floatscope.models.loading import load
 from floatscope.models.model import Model
 from floatscope.qa.prompts import surroundings
