@@ -31,7 +31,7 @@ def test_every_dose_and_range_of_layers_is_a_condition_with_its_twins():
     assert len(found) == 1 + 2 * 2 * 4
     edit = found[-4].edits[0]
     assert (edit.op, edit.keys, edit.layers) == ("block", "anchors(3)", "deep")
-    assert found[-4].labels == {"edit": "block anchors", "dose": 3.0, "layers": "deep", "twin": ""}
+    assert found[-4].labels == {"edit": "block anchors", "dose": 3.0, "layers": "deep", "twin": "", "place": None}
     assert found[-2].edits[0].keys == "like(anchors(3))" and found[-2].labels["twin"] == "as much"
 
 
@@ -74,7 +74,9 @@ def results(right):
         for sample, value in enumerate(values):
             scores = {"accuracy": float(value), "em": float(value), "f1": float(value)}
             about = {"model": "m", "control": "", "task": "t", "condition": condition, "stressor": "edit"}
-            rows.append(about | {"sample": str(sample), "documents": None, "error": None} | scores | known[condition])
+            told = {"prediction": f"answer {value}", "steps": 4, "log_probability": -1.0 - sample * value}
+            rest = {"sample": str(sample), "documents": None, "error": None}
+            rows.append(about | rest | scores | told | known[condition])
     return pl.DataFrame(rows, schema_overrides={"documents": pl.Int64, "error": pl.String})
 
 
@@ -89,7 +91,7 @@ RIGHT = {
 
 def test_an_effect_is_the_edit_minus_what_it_is_held_to_paired_by_sample():
     scores = score_frame(results(RIGHT))
-    effects = scores.filter(statistic="effect")
+    effects = scores.filter(statistic="effect", metric="accuracy")
     assert dict(effects.select("beside", "value").iter_rows()) == {
         "unedited": -0.5, "as many": -0.75, "as much": 0.0, "as much, answer spared": -0.25,
     }  # fmt: skip
@@ -106,6 +108,66 @@ def test_an_effect_is_the_edit_minus_what_it_is_held_to_paired_by_sample():
     assert stress_curves(scores, ["m"]).is_empty()  # edits have a figure of their own
     text = write_tables(scores, {"documents": (), "stress": ()}, "markdown")
     assert "| t, block anchors, all layers | 2 | m | as many | -75.0 [" in text
+
+
+def test_outcomes_have_effects_of_their_own():
+    """Log-probabilities are -1 - sample * right; an answer is changed where it is right once and wrong once."""
+    scores = score_frame(results(RIGHT)).filter(statistic="effect")
+    found = {
+        metric: dict(scores.filter(metric=metric).select("beside", "value").iter_rows())
+        for metric in ("log_probability", "changed", "steps")
+    }
+    assert found["log_probability"] == {
+        "unedited": 0.75, "as many": 1.5, "as much": 0.5, "as much, answer spared": 0.25,
+    }  # fmt: skip
+    # of the four answers the edit changes two, its twins one, two and one
+    assert found["changed"] == {
+        "unedited": 0.5, "as many": 0.25, "as much": 0.0, "as much, answer spared": 0.25,
+    }  # fmt: skip
+    assert set(found["steps"].values()) == {0.0}
+    for metric in found:  # corrected within a metric
+        own = scores.filter(metric=metric)["p"].to_list()
+        assert len(own) == 4 and max(own) <= 1
+
+
+def test_edits_at_a_place_of_the_gold_document_are_held_to_the_same_place():
+    found = edit_conditions("pin bos", EditOptions(places=(0, 2), documents=3))
+    assert [one.name for one in found] == [
+        "edit/none, gold at 0",
+        "edit/pin bos, gold at 0/1/all",
+        "edit/none, gold at 2",
+        "edit/pin bos, gold at 2/1/all",
+    ]
+    rows = [
+        {"model": "m", "control": "", "task": "t", "condition": one.name, "stressor": "edit", "sample": "0"}
+        | {"documents": None, "error": None, "prediction": "", "steps": 1, "em": 0.0, "f1": 0.0, "accuracy": right}
+        | dict(one.labels)
+        for one, right in zip(found, (1.0, 1.0, 1.0, 0.0), strict=True)
+    ]
+    frame = pl.DataFrame(rows, schema_overrides={"documents": pl.Int64, "error": pl.String})
+    effects = score_frame(frame).filter(statistic="effect", metric="accuracy")
+    assert dict(effects.select("condition", "value").iter_rows()) == {found[1].name: 0.0, found[3].name: -1.0}
+
+
+def test_doses_keep_their_pool():
+    found = edit_conditions("keep top(8, 32, not answer) or answer", EditOptions(controls=False))
+    assert [one.edits[0].keys for one in found[1:]] == ["top(8, not answer) or answer", "top(32, not answer) or answer"]
+    assert found[1].labels["edit"] == "keep top or answer"
+    heads = edit_conditions("heads retrieval(2,4, copy)", EditOptions(controls=False))
+    assert [(one.labels["dose"], one.edits[0].heads) for one in heads[1:]] == [
+        (2.0, "retrieval(2, copy)"),
+        (4.0, "retrieval(4, copy)"),
+    ]
+
+
+def test_curves_share_the_unedited_condition_and_no_other():
+    task = TaskPlan("world:rag:3")
+    curves = [Curve("edit", "block bos", limit=2), Curve("edit", "sink", limit=3, options={"at": "first"})]
+    made = Study("s", (ModelPlan("twin-arm"),), (task,), tuple(curves), limit=4)
+    cells = {cell.condition.name: cell.limit for cell in made.cells(task) if cell.condition.stressor == "edit"}
+    assert cells == {"edit/none": 3, "edit/block bos/1/all": 2, "edit/sink/1/all": 3}
+    with pytest.raises(fs.UserError, match="comes twice"):
+        Study("s", (ModelPlan("twin-arm"),), (task,), (curves[0], Curve("edit", "block bos", options={"at": "first"})))
 
 
 def test_holm_is_bonferroni_for_the_smallest_and_never_falls():
@@ -132,10 +194,31 @@ def study(*models):
     )
 
 
+def check_log_probability(run, row):
+    """The chain rule over the answer's tokens in one causal pass of the model itself."""
+    from floatscope.study.units import load_task
+
+    model = fs.load("twin-arm")
+    task = load_task(run.study, TaskPlan("world:rag:3"))
+    sample = next(one for one in task.samples if one.id == row["sample"])
+    shown = task.under(STRESSORS["edit"].conditions("sink", EditOptions(documents=3))[0], sample, 0)
+    prompt = fs.build_prompt(model.tokenizer, shown.question, shown.documents)
+    answer = model.tokenizer(f" {row['answers'][0]}", add_special_tokens=False)["input_ids"][:4]
+    logits = model.logits([*prompt.ids.tolist(), *answer])[0].log_softmax(-1)
+    places = range(len(prompt.ids) - 1, len(prompt.ids) + len(answer) - 1)
+    expected = sum(float(logits[place, token]) for place, token in zip(places, answer, strict=True))
+    assert row["log_probability"] == pytest.approx(expected, abs=1e-3)
+
+
 def test_a_run_of_edits_is_stored_and_resumed(tmp_path):
     made = run_study(study("twin-arm", "twin-llada"), tmp_path / "run")
     rows = made.run.results().filter(control="")
     assert rows["error"].is_null().all()
+    own = rows.filter(stressor="edit")
+    assert own["log_probability"].is_not_null().all() and (own["log_probability"] < 0).all()
+    assert (own.filter(own["dose"] > 0)["kl"] > 0).all() and own.filter(dose=0)["kl"].is_null().all()
+    assert own.filter(own["dose"] > 0)["removed"].is_between(0, 1).all()
+    check_log_probability(made.run, own.filter(model="twin-arm", dose=0).to_dicts()[0])
     model = fs.load("twin-llada")
     edited = rows.filter(model="twin-llada", condition="edit/block anchors/2/all")
     task = STRESSORS["edit"].conditions("block anchors(2)", EditOptions(documents=3))

@@ -15,7 +15,7 @@ probability, and the value is exact. Under block-causal visibility the blocks of
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby, islice, pairwise
 from math import comb
@@ -29,7 +29,7 @@ from torch import Tensor
 from floatscope.canvas import COMMITTED, MASKED, Ids, Prompt
 from floatscope.decoding import Batch, LLaDASampler
 from floatscope.decoding.generation import make_batch
-from floatscope.models.edited import EditedModel, make_editors
+from floatscope.models.edited import EditedModel, Edits, make_editors
 from floatscope.models.model import Model, Reading
 from floatscope.probe.edits import Edit
 
@@ -57,12 +57,13 @@ class _Row:
 
 def replayed(
     model: Model, prompts: Sequence[Prompt], answers: Sequence[Ids], length: int, seeds: Sequence[int],
-    edits: Sequence[Edit] = (),
+    edits: Edits = (), donors: Mapping[int, int] | None = None,
 ) -> list[dict[str, float]]:  # fmt: skip
     """Of each prompt with `length` slots, the `log_probability` of its answer in nats, a slot per step from the left.
 
     Under edits also `kl`, the mean over the slots that are open at step 0 of KL(unedited || edited), in nats, and
     `removed`, the share of attention that hidden keys held before they were hidden, over layers and steps.
+    `donors`: for samples with an edit that patches, the place of the sample they are patched from, before their own.
     """
     sampler = model.sampler({"order": "left-to-right", "tokens_per_step": 1, "steps": length}, length=length)
     fill = model.eos_ids[0] if model.eos_ids else 0
@@ -76,7 +77,7 @@ def replayed(
         editor.measures = True
     found, readings = [{"log_probability": 0.0} for _ in answers], deque[Reading](maxlen=1)
     with torch.no_grad(), model.listening(readings.append):
-        steps = sampler.decode(EditedModel(model, editors) if editors else model, batch)
+        steps = sampler.decode(EditedModel(model, editors, donors) if editors else model, batch)
         for step in islice(steps, max(map(len, answers))):
             for sample, answer in enumerate(answers):
                 if step.index < len(answer):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -281,7 +281,10 @@ class Study:
                         "tasks",
                     )
                 for condition in curve.conditions:
-                    if seen.setdefault((task.name, condition.name), number) != number:
+                    if seen.setdefault((task.name, condition.name), number) == number:
+                        continue
+                    before = {one.name: one for one in self.conditions[seen[task.name, condition.name]].conditions}
+                    if not _is_unedited(condition) or before[condition.name].content != condition.content:
                         raise Mistake(
                             f"The condition {condition.name!r} of the task {task.name!r} comes twice.", *place
                         )
@@ -307,11 +310,22 @@ class Study:
         for curve in curves:
             limit = min(self.samples_of(task), curve.limit or self.samples_of(task))
             found += [Cell(task, condition, limit, self.traces_of(curve)) for condition in curve.conditions]
-        return tuple(found)
+        cells: dict[str, Cell] = {}
+        for cell in found:  # what several curves are held to is run once, for the one that wants most
+            had = cells.setdefault(cell.condition.name, cell)
+            limit, traces = max(had.limit, cell.limit), max(had.traces, cell.traces)
+            cells[cell.condition.name] = replace(had, limit=limit, traces=traces)
+        return tuple(cells.values())
 
     def steps_for(self, slots: int) -> int:
         """Denoising steps for a number of slots: in the study's proportion, at least one."""
         return slots if self.steps is None else max(1, round(self.steps * slots / self.slots))
+
+
+def _is_unedited(condition: Condition) -> bool:
+    """Whether it is what edits are held to, which curves may share."""
+    axis = STRESSORS[condition.stressor].axis
+    return axis is not None and bool(axis.twin) and not condition.labels[axis.label]
 
 
 def _check_sampler(settings: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from floatscope.qa.metrics import METRICS, PASSAGE_METRICS
+from floatscope.qa.metrics import METRICS, OUTCOMES, PASSAGE_METRICS
 from floatscope.qa.stressors import STRESSORS
 from floatscope.statistics import (
     Difference,
@@ -27,6 +27,8 @@ from floatscope.study.plan import DOCUMENTS, GUESS
 if TYPE_CHECKING:
     import polars as pl
 
+EFFECTS = ("accuracy", "f1", "changed", "steps", "log_probability", "bound", "kl", "removed")
+"""What edits have effects on: scores, answers that are others than without the edit, steps to finish, and outcomes."""
 UNEDITED = "unedited"
 """What an edit is held to first: the same model without it."""
 _RIGHT_OR_WRONG = ("accuracy", "em")
@@ -68,12 +70,27 @@ class _Answers:
 
     def __init__(self, results: pl.DataFrame) -> None:
         self._cells: dict[tuple[str, Subject, str, str], dict[str, float]] = {}
-        metrics = [name for name in (*METRICS, *PASSAGE_METRICS) if name in results.columns]
+        names = (*METRICS, *PASSAGE_METRICS, *OUTCOMES, "steps")
+        metrics = [name for name in names if name in results.columns]
         wanted = ("model", "control", "task", "condition", "sample", *metrics)
         for model, control, task, condition, sample, *values in results.select(wanted).iter_rows():
             for metric, value in zip(metrics, values, strict=True):
                 if value is not None:
                     self._cells.setdefault((metric, (model, control), task, condition), {})[sample] = value
+
+    def note_changes(self, results: pl.DataFrame, unedited: Mapping[tuple[str, str], str]) -> None:
+        """Score as `changed` what is answered otherwise than without an edit; `unedited`: by task and condition."""
+        said: dict[tuple[Subject, str, str], dict[str, str | None]] = {}
+        columns = ("model", "control", "task", "condition", "sample", "prediction")
+        for model, control, task, condition, sample, prediction in results.select(columns).iter_rows():
+            said.setdefault(((model, control), task, condition), {})[sample] = prediction
+        for (task, condition), plain in unedited.items():
+            for subject in {subject for subject, *_ in said}:
+                own, before = (said.get((subject, task, name), {}) for name in (condition, plain))
+                pairs = {sample: (text, before.get(sample)) for sample, text in own.items()}
+                self._cells["changed", subject, task, condition] = {
+                    sample: float(now != then) for sample, (now, then) in pairs.items() if None not in (now, then)
+                }
 
     def passage_metrics(self, task: str) -> list[str]:
         """What a task of passages is scored by; nothing for one of questions."""
@@ -161,41 +178,57 @@ def _stress_scores(own: pl.DataFrame) -> Iterator[dict[str, Any]]:
         for subject in subjects:
             if subject[1] == GUESS and passage_metrics:
                 continue
-            for metric in passage_metrics or METRICS:
+            for metric in passage_metrics or (*METRICS, *OUTCOMES):
                 found = answers.score(metric, subject, (labels["task"],), labels["condition"])
+                if found is None and metric in OUTCOMES:
+                    continue
                 yield _row(_statistic(subject), found, (labels["task"],), metric, model=subject[0], **about)
 
 
 def _effects(own: pl.DataFrame) -> list[dict[str, Any]]:
-    """What every edit does to accuracy, beside the unedited model and beside its control twins, paired by sample.
+    """What every edit does, beside the unedited model and beside its control twins, paired by sample.
 
-    The chance p is corrected for the number of rows, by Holm's method.
+    The chance p is corrected for the number of rows of its metric, by Holm's method.
     """
-    answers, rows = _Answers(own), []
-    models = [subject for subject in _subjects(own) if subject[1] != GUESS]
     points = own.unique(["task", "condition"], keep="first", maintain_order=True).to_dicts()
-    for point in points:
-        axis = getattr(STRESSORS.get(point["stressor"]), "axis", None)
-        if axis is None or not axis.twin or not (place := _curve(point)):
-            continue
-        alike = [one for one in points if (one["task"], one["stressor"]) == (point["task"], point["stressor"])]
-        same = [name for name in STRESSORS[point["stressor"]].labels if name != axis.twin]
-        beside = dict(zip([UNEDITED], (one["condition"] for one in alike if not one[axis.label]), strict=False))
-        beside |= {
-            one[axis.twin]: one["condition"]
-            for one in alike
-            if one[axis.twin] and all(one[name] == point[name] for name in same)
-        }
-        about = {name: point[name] for name in ("condition", "stressor", "documents")} | place
-        for model in models:
-            for name, condition in beside.items():
-                found = answers.gain("accuracy", model, (point["task"],), point["condition"], condition)
-                row = _row("effect", found, (point["task"],), "accuracy", model=model[0], beside=name, **about)
-                rows.append(row)
-    known = [row for row in rows if row.get("p") is not None]
-    for row, p in zip(known, holm([row["p"] for row in known]), strict=True):
-        row["p"] = p
+    held = [
+        (point, place, beside) for point in points if (place := _curve(point)) and (beside := _beside(point, points))
+    ]
+    if not held:
+        return []
+    answers, rows = _Answers(own), []
+    answers.note_changes(own, {(point["task"], name): beside[UNEDITED] for point, _, beside in held
+                               for name in (point["condition"], *beside.values())})  # fmt: skip
+    models = [subject for subject in _subjects(own) if subject[1] != GUESS]
+    for metric in EFFECTS:
+        made = []
+        for point, place, beside in held:
+            about = {name: point[name] for name in ("condition", "stressor", "documents")} | place
+            for model in models:
+                for name, condition in beside.items():
+                    found = answers.gain(metric, model, (point["task"],), point["condition"], condition)
+                    if found is not None or metric == "accuracy":
+                        made.append(
+                            _row("effect", found, (point["task"],), metric, model=model[0], beside=name, **about)
+                        )
+        known = [row for row in made if row.get("p") is not None]
+        for row, p in zip(known, holm([row["p"] for row in known]), strict=True):
+            row["p"] = p
+        rows += made
     return rows
+
+
+def _beside(point: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The conditions that an edit is held to, by name: the unedited one first; nothing for what is no edit."""
+    axis = getattr(STRESSORS.get(point["stressor"]), "axis", None)
+    if axis is None or not axis.twin:
+        return {}
+    shared = ("task", "stressor", *axis.shared)
+    alike = [one for one in points if all(one[name] == point[name] for name in shared)]
+    same = [name for name in STRESSORS[point["stressor"]].labels if name != axis.twin]
+    twins = [one for one in alike if one[axis.twin] and all(one[name] == point[name] for name in same)]
+    unedited = [(UNEDITED, one["condition"]) for one in alike if not one[axis.label]][:1]
+    return dict([*unedited, *((one[axis.twin], one["condition"]) for one in twins)])
 
 
 def _curve(labels: Mapping[str, Any]) -> dict[str, str]:

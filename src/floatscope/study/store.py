@@ -21,7 +21,7 @@ from floatscope import __version__
 from floatscope.errors import UserError
 from floatscope.files import PARTIAL, file_hash, read_json
 from floatscope.qa.guesses import GUESSES
-from floatscope.qa.metrics import METRICS, PASSAGE_METRICS
+from floatscope.qa.metrics import METRICS, OUTCOMES, PASSAGE_METRICS
 from floatscope.qa.stressors import Label, label_types
 from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, ModelPlan, Study, read_study
 from floatscope.study.units import Job, Unit, storable
@@ -273,7 +273,9 @@ class Run:
             if known and condition is not None and row["content"] in ("", condition.content):
                 rows.append(row | row["scores"] | dict(condition.labels))
         rows.sort(key=lambda row: (*(names[row[column]] for column, names in places.items()), row["number"]))
-        schema = _column_types(any(task.is_passages for task in study.tasks))
+        extra = PASSAGE_METRICS if any(task.is_passages for task in study.tasks) else ()
+        extra += OUTCOMES if any(condition.draws is not None for _, condition in cells) else ()
+        schema = _column_types(extra)
         return pl.DataFrame({name: [row.get(name) for row in rows] for name in schema}, schema=schema)
 
     @property
@@ -291,7 +293,7 @@ class Run:
 
         statistic: "score" of a model; "guess" of a guess without a model; "gain" from documents; "difference" of the
         gain of `model` minus that of `beside`; "only right", the share that `model` got right and `beside` did not;
-        "effect", what an edit of attention does to accuracy, minus `beside`: the unedited model or a control twin.
+        "effect", what an edit of attention does to `metric`, minus `beside`: the unedited model or a control twin.
         value, low, high: with a 95 % interval. n: samples, 0 where there is no value. p: of gains and differences;
         McNemar's for "only right". task: null for an average over tasks. panel, axis, x: of points of stress curves.
         """
@@ -316,7 +318,7 @@ class Run:
         return [self.folder / path for path in found["trace"].drop_nulls()]
 
 
-def _column_types(passages: bool) -> dict[str, Any]:
+def _column_types(extra: Sequence[str]) -> dict[str, Any]:
     """The columns of the results: the labels of all stressors stand behind the condition."""
     import polars as pl
 
@@ -324,7 +326,7 @@ def _column_types(passages: bool) -> dict[str, Any]:
     types = {str: pl.String, int: pl.Int64, float: pl.Float64}
     labels = {name: types[kind] for name, kind in label_types().items()}
     rest = dict.fromkeys(("sample", "control", "question"), pl.String) | {"answers": pl.List(pl.String)}
-    rest |= {"prediction": pl.String} | dict.fromkeys((*METRICS, *(PASSAGE_METRICS if passages else ())), pl.Float64)
+    rest |= {"prediction": pl.String} | dict.fromkeys((*METRICS, *extra), pl.Float64)
     rest |= dict.fromkeys(("prompt_tokens", "steps", "cut"), pl.Int64) | dict.fromkeys(("error", "trace"), pl.String)
     if taken := labels.keys() & (texts | rest).keys():
         raise UserError(f"A stressor has a label {min(taken)!r}, which all results have: give it another name.")

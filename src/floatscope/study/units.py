@@ -89,6 +89,7 @@ class Job:
         it are not run together."""
         condition = self.condition
         told = (dict(condition.sampler), condition.edits, condition.replay, self.sample.is_passage)
+        told += () if condition.draws is None else (f"draws {condition.draws}",)
         return repr(told) if any(told) else ""
 
 
