@@ -22,6 +22,8 @@ from floatscope.report.curves import edit_curves, edit_figure, stress_curves, st
 from floatscope.report.headline import headline_html
 from floatscope.report.markup import asset, render
 from floatscope.report.player import player_data
+from floatscope.report.rules import Rule
+from floatscope.report.tables import readings
 from floatscope.traces import Trace
 
 
@@ -39,6 +41,8 @@ class Content:
     """All scores in one long table, as `Run.scores` gives them: Table 1 and the stress curves are made of it."""
     notes: tuple[str, ...] = ()
     """What is said below Table 1."""
+    rules: tuple[Rule, ...] = ()
+    """What counts as present, for the verdicts below the curves of edits."""
     traces: tuple[Trace, ...] = ()
     """For the player and the drift map; controls among them carry `control` in their metadata."""
     results: Mapping[str, Result] = field(default_factory=dict)
@@ -79,6 +83,7 @@ def build_page(content: Content) -> str:
         pictures=pictures,
         figures=figures,
         stress=stress,
+        readings=None if content.scores is None or edited.is_empty() else readings(content.scores, content.rules),
         manifest=list(_flat(content.manifest)),
     )
 

@@ -20,6 +20,7 @@ from floatscope.qa.stressors import BASELINES, STRESSORS, Condition
 from floatscope.qa.tasks import PASSAGES, WORLD
 from floatscope.qa.world import KINDS
 from floatscope.registry import did_you_mean
+from floatscope.report.rules import Rule
 from floatscope.study import interventions as interventions  # its row of the registry
 from floatscope.validation import Mistake, mistakes_in, read_toml, validated
 
@@ -28,7 +29,7 @@ CONTROL_PASSES = (UNTRAINED, NULL_QUERY)
 RETRIEVERS = ("bm25", "dense")
 DOCUMENTS = "documents"
 SHIPPED = Path(__file__).parent / "studies"
-PARTS = ("models", "tasks", "conditions")
+PARTS = ("models", "tasks", "conditions", "rules")
 """Keys of a study that are lists of tables."""
 
 
@@ -227,6 +228,8 @@ class Study:
     analyses: tuple[str, ...] = ()
     """Analyses of the traces, by name; "all" is every one."""
     prompt: PromptPlan = PromptPlan()
+    rules: tuple[Rule, ...] = ()
+    """What counts as present, as `[[rules]]` tables: written before a run, and printed with its verdicts."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"\w[\w .-]*", self.name):
@@ -251,6 +254,8 @@ class Study:
         if "all" in self.analyses:
             object.__setattr__(self, "analyses", tuple(ANALYSES))
         _check_names(self.analyses, ANALYSES, "analysis", "analyses")
+        for number, rule in enumerate(self.rules):
+            _check_names(rule.models, [model.name for model in self.models], "model", "rules", number, "models")
         if self.analyses and not any(self.traces_of(curve) for curve in self.conditions):
             raise Mistake("Analyses need traces, and this study keeps none: set traces.", "analyses")
         self._check_curves()
