@@ -183,6 +183,23 @@ def test_greedy_says_whether_the_continuation_would_be_written(twin):
     assert [greedy for _, greedy in scored] == [True, False]
 
 
+@pytest.mark.parametrize("name", ["twin-llada", "twin-arm"])
+def test_edits_change_what_is_written_and_how_likely_it_is(name):
+    edited = FloatscopeLM(name, mc=3, edits="block 1-4; scale bos by 0.5", length=4)
+    given = FloatscopeLM(name, mc=3, edits=[fs.Edit("block", keys="1-4"), fs.Edit("scale", keys="bos", factor=0.5)])
+    assert edited.edits == given.edits
+    prompt = "Question: Who founded Orbis Labs?\nAnswer:"
+    ids = edited.tok_encode(prompt)
+    (text,) = edited.generate_until([Request(prompt, {"until": []})])
+    sampler = edited._sampler({})
+    alone = fs.generate(edited.model, ids, sampler, edits=given.edits)
+    assert text == edited.model.text(alone.answer, strip=False)
+    pair = Pair(tuple(ids), (31, 7))
+    [(value, _)] = edited._loglikelihood_tokens([(("", ""), ids, [31, 7])])
+    assert value == log_likelihoods(edited.model, [pair], 3, edits=given.edits)[0]
+    assert abs(value - log_likelihoods(edited.model, [pair], 3)[0]) > 1e-4
+
+
 def test_whole_texts_are_scored_in_windows_and_alone(twin):
     text = "Orbis Labs is based in West Marsh."
     (value,) = twin.loglikelihood_rolling([Request(text)])

@@ -1,5 +1,7 @@
 """Edits as conditions: doses and twins by hand, effects worked out by hand, a run through the store, resumed."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -7,10 +9,11 @@ import pytest
 import floatscope as fs
 from floatscope.qa.stressors import STRESSORS
 from floatscope.report.curves import edit_curves, stress_curves
-from floatscope.report.tables import write_tables
-from floatscope.statistics import holm, paired_difference
+from floatscope.report.rules import Rule, verdicts
+from floatscope.report.tables import readings, write_tables
+from floatscope.statistics import holm, mcnemar
 from floatscope.study.interventions import EditOptions, edit_conditions
-from floatscope.study.plan import Curve, ModelPlan, Study, TaskPlan
+from floatscope.study.plan import Curve, ModelPlan, Study, TaskPlan, find_study, read_study, write_study
 from floatscope.study.running import run_study
 from floatscope.study.scores import score_frame
 
@@ -97,9 +100,7 @@ def test_an_effect_is_the_edit_minus_what_it_is_held_to_paired_by_sample():
     }  # fmt: skip
     assert set(effects["condition"]) == {"edit/block anchors/2/all"} and set(effects["n"]) == {4}
     assert set(effects["panel"]) == {"t, block anchors, all layers"} and set(effects["x"]) == {"2"}
-    plain = [
-        paired_difference(RIGHT["edit/block anchors/2/all"], RIGHT[name]).p for name in RIGHT if name.count("/") != 3
-    ]
+    plain = [mcnemar(RIGHT["edit/block anchors/2/all"], RIGHT[name]).p for name in RIGHT if name.count("/") != 3]
     assert effects["p"].to_list() == pytest.approx(holm(plain))
     table = edit_curves(scores, ["m"])
     row = table.row(0, named=True)
@@ -188,7 +189,7 @@ def study(*models):
         "edits",
         tuple(ModelPlan(name) for name in models),
         (TaskPlan("world:rag:3"),),
-        (Curve("edit", "block anchors(2); zero doc 1", options={"documents": 3}, limit=2),),
+        (Curve("edit", "block anchors(2); zero doc 1", options={"documents": 3, "draws": 3}, limit=2),),
         limit=2,
         slots=4,
     )
@@ -218,6 +219,10 @@ def test_a_run_of_edits_is_stored_and_resumed(tmp_path):
     assert own["log_probability"].is_not_null().all() and (own["log_probability"] < 0).all()
     assert (own.filter(own["dose"] > 0)["kl"] > 0).all() and own.filter(dose=0)["kl"].is_null().all()
     assert own.filter(own["dose"] > 0)["removed"].is_between(0, 1).all()
+    assert (
+        own.filter(model="twin-llada")["bound"].is_not_null().all()
+        and own.filter(model="twin-arm")["bound"].is_null().all()
+    )
     check_log_probability(made.run, own.filter(model="twin-arm", dose=0).to_dicts()[0])
     model = fs.load("twin-llada")
     edited = rows.filter(model="twin-llada", condition="edit/block anchors/2/all")
@@ -234,3 +239,53 @@ def test_a_run_of_edits_is_stored_and_resumed(tmp_path):
         assert edited.filter(sample=unit.sample)["prediction"].item() == model.text(alone.answer)
     again = run_study(study("twin-arm", "twin-llada"), tmp_path / "run")
     assert again.done_now == 0 and again.run.scores().equals(made.run.scores())
+
+
+def test_rules_of_reading_are_judged_by_the_dose_that_decides():
+    def effect(condition, value, p, model="m", metric="accuracy"):
+        about = {"statistic": "effect", "metric": metric, "beside": "as much", "model": model, "condition": condition}
+        return about | {"x": condition.split("/")[2], "panel": "t", "value": value, "low": value, "high": value, "p": p}
+
+    scores = pl.DataFrame(
+        [
+            effect("edit/block top/1/all", -0.1, 0.2),
+            effect("edit/block top/3/all", -0.2, 0.03),
+            effect("edit/block top/5/all", -0.4, 0.01),
+            effect("edit/block top/5/deep", 0.4, 0.001),
+            effect("edit/block top, gold at 2/9/all", 0.4, 0.04, "n"),
+            effect("edit/block top/1/all", -0.3, 0.06, "o"),
+            effect("edit/block top/1/all", -0.3, 0.01, "o", "f1"),
+            effect("edit/block bos/1/all", -0.3, 0.001, "q"),
+        ]
+    )
+    rule = Rule("It matters", "block top", "as much", "lower")
+    found = list(verdicts(scores, [rule], ["m", "n", "o", "q"]))
+    assert [(one["verdict"], one["x"]) for one in found] == [
+        ("present", "5"), ("reversed", "9"), ("absent", "1"), ("not measured", None),
+    ]  # fmt: skip
+    only = Rule("It matters", "block top", "as much", "higher", layers="deep", models=("m",))
+    assert [(one["verdict"], one["p"]) for one in verdicts(scores, [only], ["m", "n"])] == [("present", 0.001)]
+    row = readings(scores, [rule]).rows[0]
+    assert row[2] == "present: -40.0 [-40.0, -40.0] at 5, p 0.01" and row[-1] == "not measured"
+    assert "block top (all layers) gives a lower accuracy than as much" in row[1]
+
+
+def test_a_study_keeps_its_rules_in_its_file(tmp_path):
+    shipped = read_study(find_study("causal"))
+    (tmp_path / "again.toml").write_text(write_study(shipped))
+    assert read_study(tmp_path / "again.toml") == shipped and len(shipped.rules) > 5
+    names = {one.labels["edit"] for curve in shipped.conditions for one in curve.conditions}
+    twins = {one.labels["twin"] for curve in shipped.conditions for one in curve.conditions} | {"unedited"}
+    for rule in shipped.rules:  # each is about something that is run
+        assert any(name == rule.edit or name.startswith(f"{rule.edit}, gold") for name in names), rule
+        assert rule.beside in twins
+    with pytest.raises(fs.UserError, match="no model 'twin-amr'"):
+        replace(shipped, rules=(Rule("c", "sink", "unedited", "lower", models=("twin-amr",)),))
+
+
+def test_heads_without_their_table_are_refused_before_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    curve = Curve("edit", "heads retrieval(1)", options={"documents": 3, "table": "runs/heads"})
+    made = Study("heads", (ModelPlan("twin-arm"),), (TaskPlan("world:rag:3"),), (curve,), limit=1)
+    with pytest.raises(fs.UserError, match="needs a table of heads"):
+        run_study(made, tmp_path / "run")

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -58,13 +59,15 @@ class Content:
 
 def build_page(content: Content) -> str:
     """The whole page as one text."""
-    table = curves = edited = pl.DataFrame()
+    table = curves = edited = likely = pl.DataFrame()
     if content.scores is not None:
         table = content.scores.filter(stressor="documents")
         curves = stress_curves(content.scores, content.models)
         edited = edit_curves(content.scores, content.models)
+        likely = edit_curves(content.scores, content.models, "log_probability")
     pictures, figures = trace_pictures(content), page_figures(content)
-    harder = ((curves, stress_figure), (edited, edit_figure))
+    likelihoods = partial(edit_figure, metric="log_probability")
+    harder = ((curves, stress_figure), (edited, edit_figure), (likely, likelihoods))
     stress = [drawn(points, content.models) for points, drawn in harder if not points.is_empty()]
     played = [trace for trace in content.traces if trace.metadata.get("control", "") in ("", "untrained")]
     drawing = [drawing_library()] if any(isinstance(one, Figure) for one in (*pictures, *figures, *stress)) else []

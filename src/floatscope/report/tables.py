@@ -166,14 +166,13 @@ def outcomes(scores: pl.DataFrame) -> Table:
 def readings(scores: pl.DataFrame, rules: Sequence[Rule]) -> Table:
     """The rules of reading, which were written before the run, and the verdict of each for each model."""
     models = scores.filter(statistic="effect")["model"].unique(maintain_order=True).to_list()
-    rows = [
-        [found["rule"].claim, found["rule"].sentence, found["model"], found["verdict"],
-         f"{found['panel']}, {found['x']}" if found["x"] else "", _share(found | {"statistic": "effect"}),
-         _chance(found["p"])]
-        for found in verdicts(scores, rules, models)
-    ]  # fmt: skip
-    title = "Rules of reading, written before the run, and what it says by them"
-    return Table(title, ["claim", "rule", "model", "verdict", "dose that decides", "effect", "p"], rows)
+    rows: dict[Rule, dict[str, str]] = {}
+    for found in verdicts(scores, rules, models):
+        told = f"{found['verdict']}: {_share(found | {'statistic': 'effect'})} at {found['x']}, p {_chance(found['p'])}"
+        rows.setdefault(found["rule"], {})[found["model"]] = told if found["x"] else found["verdict"]
+    title = "Rules of reading, written before the run, and the verdicts with the dose that decides"
+    cells = [[rule.claim, rule.sentence, *(told.get(model, "") for model in models)] for rule, told in rows.items()]
+    return Table(title, ["claim", "rule", *models], cells)
 
 
 def _name(model: str, statistic: str) -> str:

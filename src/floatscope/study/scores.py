@@ -7,6 +7,7 @@ tables and curves are made of it by `floatscope.report`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from floatscope.statistics import (
     macro_interval,
     mcnemar,
     mean_interval,
+    paired_chance,
     proportion_interval,
 )
 from floatscope.study.plan import DOCUMENTS, GUESS
@@ -207,6 +209,9 @@ def _effects(own: pl.DataFrame) -> list[dict[str, Any]]:
             for model in models:
                 for name, condition in beside.items():
                     found = answers.gain(metric, model, (point["task"],), point["condition"], condition)
+                    if found is not None:
+                        pair = answers.paired(metric, point["task"], (model, point["condition"]), (model, condition))
+                        found = replace(found, p=paired_chance(*pair))
                     if found is not None or metric == "accuracy":
                         made.append(
                             _row("effect", found, (point["task"],), metric, model=model[0], beside=name, **about)

@@ -295,7 +295,8 @@ class Run:
         gain of `model` minus that of `beside`; "only right", the share that `model` got right and `beside` did not;
         "effect", what an edit of attention does to `metric`, minus `beside`: the unedited model or a control twin.
         value, low, high: with a 95 % interval. n: samples, 0 where there is no value. p: of gains and differences;
-        McNemar's for "only right". task: null for an average over tasks. panel, axis, x: of points of stress curves.
+        McNemar's for "only right"; of effects McNemar's or Student's, corrected by Holm's method. task: null for an
+        average over tasks. panel, axis, x: of points of stress curves.
         """
         from floatscope.study.scores import score_frame
 
