@@ -144,7 +144,11 @@ def test_what_is_no_toml_is_told_with_its_place(tmp_path):
 
 
 def test_the_shipped_studies_are_valid_and_found_by_name():
-    assert {path.stem for path in SHIPPED.glob("*.toml")} == {"demo", "paper", "smollm2"}
+    assert {path.stem for path in SHIPPED.glob("*.toml")} == {
+        "causal", "causal-smollm2", "demo", "heads", "paper", "smollm2",
+    }  # fmt: skip
+    for name in ("causal", "causal-smollm2", "heads"):
+        assert read_study(find_study(name)).name == name
     demo, paper, smollm2 = (read_study(find_study(name)) for name in ("demo", "paper", "smollm2"))
     assert demo.limit >= 40 and [model.name for model in demo.models] == ["twin-arm", "twin-dream", "twin-llada"]
     assert [model.source for model in paper.models] == [
