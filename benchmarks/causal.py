@@ -103,7 +103,7 @@ def chapter_of(run: Run) -> Iterator[str]:
 
 
 def exchanged(model: fs.Model, count: int) -> Iterator[tuple[Any, Any, np.ndarray]]:
-    """Prompt with another document in place of the gold one, the prompt as it is (the donor), and the answer's tokens."""
+    """Prompt with another document in place of the gold one, the true prompt (the donor), and the answer's tokens."""
     samples = World(0).samples("rag", 20 * count, documents=5, seed=2)
     for sample in samples:
         place = next(number for number, document in enumerate(sample.documents) if document.gold)
