@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test quick lint
+.PHONY: demo test quick fuzz lint
 demo: $(INSTALLED)
 	$(BIN)/floatscope study demo --out runs/demo
 	@echo runs/demo/report.html
@@ -13,6 +13,9 @@ test: lint
 
 quick: $(INSTALLED)
 	$(BIN)/pytest -n 2 -m "not slow"
+
+fuzz: $(INSTALLED)
+	$(BIN)/python -m tests.fuzz
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -54,7 +54,7 @@ def accuracy_table(scores: pl.DataFrame, models: list[str]) -> str:
                 f"{row['beside']} {100 * row['value']:+.1f}{'*' if row['p'] < 0.05 else ''}"
                 for row in own.drop_nulls("value").iter_rows(named=True)
             ]
-            cells.append(f"{percent(score['value'][0])} ({'; '.join(told)})")
+            cells.append(f"{percent(score['value'][0])} ({'; '.join(told)})" if told else "")
         rows.append([f"{panel}, {x}", *cells])
     return grid(["edit and dose", *models], rows)
 
@@ -125,10 +125,10 @@ def patch_maps(count: int) -> Iterator[str]:
     """Layer by step, the mean share of the way back to the answer's log-probability, for both kinds of patch."""
     yield "### Which layers and steps bring the answer back"
     yield (
-        f"`fs.patch`: {count} questions whose gold document is exchanged for another of equal length; at one layer and step "
-        "the rows that may fill a slot follow the run with the gold document. Patterns: they look where its rows look. "
-        "Outputs: they also take up what its rows take up. The share of the lost log-probability that comes back (means "
-        "over questions), in percent, for the first two tokens of the answer."
+        f"`fs.patch`: {count} questions whose gold document is exchanged for another of equal length; at one layer and "
+        "step the rows that may fill a slot follow the run with the gold document. Patterns: they look where its rows "
+        "look. Outputs: they also take up what its rows take up. The share of the lost log-probability that comes back "
+        "(means over questions), in percent, for the first two tokens of the answer."
     )
     for name in PATCHED:
         model = fs.load(name)

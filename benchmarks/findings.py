@@ -46,7 +46,7 @@ from floatscope.qa.samples import Sample
 from floatscope.qa.world import World
 from floatscope.qa.world.vocabulary import MASK_ID
 from floatscope.statistics import bootstrap_mean
-from floatscope.study.analyses import RunTraces, read_analyses
+from floatscope.study.analyses import read_analyses
 from floatscope.study.store import Run
 from floatscope.traces import Trace
 
@@ -235,7 +235,7 @@ def run_findings(folder: Path, say: Say) -> Findings:
     cast = forks_cast(run)
     results, traces = read_analyses(run), {mdm: run.traces(mdm) for mdm in cast.mdms}
     say("analyse sink")
-    results["sink"] = sink(cast, RunTraces([*run.traces(), *run.traces(control="untrained")]))
+    results["sink"] = sink(cast, TraceFiles([*run.traces(), *run.traces(control="untrained")]))
     say("finished text")
     sources = {plan.name: plan.source for plan in run.study.models}
     models = {mdm: open_model(Subject(sources[mdm], mdm)) for mdm in cast.mdms}

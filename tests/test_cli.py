@@ -183,6 +183,10 @@ MISTAKES = {
     "unknown device": (["check", "CHECKPOINT", "--device", "gpu"], "unknown device 'gpu'"),
     "meta device": (["check", "CHECKPOINT", "--device", "meta"], "device 'meta' holds no numbers"),
     "another encoding": (["trace", "CHECKPOINT", "--question", "caf\udce9", "--out", "OUT"], "is not UTF-8 text"),
+    "half a slot": (
+        ["trace", "CHECKPOINT", "--question", "a", "--length", "1.5", "--out", "OUT"],
+        "a whole number is needed",
+    ),
     "a name too long": (["trace", "CHECKPOINT", "--question", "a", "--out", "n" * 300], "name too long"),
     "a pipe": (["trace", "CHECKPOINT", "--question", "a", "--out", "PIPE"], "pipe cannot be written: name a file"),
     "far too long": (

@@ -96,15 +96,34 @@ class Prompt:
         ids = token_ids(self.ids)
         marks = {name: np.unique(np.asarray(given)) for name, given in self.marks.items()}
         slots, answer = (None if given is None else token_ids(given) for given in (self.slots, self.answer))
-        self._check_regions(len(ids), slots)
-        self._check_marks(marks, len(ids))
+        stop = 0
+        for region in self.regions:
+            if region.start != stop or region.stop <= region.start:
+                raise UserError(
+                    f"region {region.label!r} is {region.start}..{region.stop} where one from {stop} on was expected: "
+                    "regions follow each other without gaps, and none is empty"
+                )
+            if not region.label or (region.label == ANSWER and slots is None) or ":" in region.label:
+                raise UserError(
+                    f"a region of the prompt cannot be called {region.label!r}: {ANSWER!r} is where its slots are, "
+                    "and ':' divides its rows by state"
+                )
+            stop = region.stop
+        if stop != len(ids):
+            raise UserError(f"the regions of the prompt end at {stop}, and it has {len(ids)} tokens")
+        if slots is not None and slots.tolist() != positions(self.regions, ANSWER).tolist():
+            raise UserError(f"the slots of the prompt are not the tokens of its region {ANSWER!r}: make them the same")
+        for name, found in marks.items():
+            if name in (ANSWER, *(region.label for region in self.regions)):
+                raise UserError(f"mark {name!r} has the name of a region: call it something else")
+            if found.size and (found.dtype.kind not in "iu" or found[0] < 0 or found[-1] >= len(ids)):
+                raise UserError(f"mark {name!r} should hold token positions from 0 to {len(ids) - 1}")
         if answer is not None and (slots is None or len(answer) != len(slots)):
             raise UserError("the answer of the prompt has another number of tokens than slots: make them the same")
-        object.__setattr__(self, "ids", ids)
-        object.__setattr__(self, "answer", answer)
-        object.__setattr__(self, "slots", slots)
-        object.__setattr__(self, "regions", tuple(self.regions))
-        object.__setattr__(self, "marks", {name: found.astype(np.int64) for name, found in marks.items()})
+        marks = {name: found.astype(np.int64) for name, found in marks.items()}
+        kept = {"ids": ids, "regions": tuple(self.regions), "marks": marks, "slots": slots, "answer": answer}
+        for name, value in kept.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def bare(cls, ids: Any, bos_id: int | None = None) -> Prompt:
@@ -133,33 +152,6 @@ class Prompt:
         kept = len(self.ids) - last  # an answer that ends early stands at the end of its canvas
         regions = (*self.regions[:-1], Region(ANSWER, self.regions[-1].start, kept))
         return replace(self, ids=self.ids[:kept], regions=regions, slots=self.slots[:-last])
-
-    def _check_regions(self, length: int, slots: Ids | None) -> None:
-        stop = 0
-        for region in self.regions:
-            if region.start != stop or region.stop <= region.start:
-                raise UserError(
-                    f"region {region.label!r} is {region.start}..{region.stop} where one from {stop} on was expected: "
-                    "regions follow each other without gaps, and none is empty"
-                )
-            if not region.label or (region.label == ANSWER and slots is None) or ":" in region.label:
-                raise UserError(
-                    f"a region of the prompt cannot be called {region.label!r}: {ANSWER!r} is where its slots are, "
-                    "and ':' divides its rows by state"
-                )
-            stop = region.stop
-        if stop != length:
-            raise UserError(f"the regions of the prompt end at {stop}, and it has {length} tokens")
-        if slots is not None and slots.tolist() != positions(self.regions, ANSWER).tolist():
-            raise UserError(f"the slots of the prompt are not the tokens of its region {ANSWER!r}: make them the same")
-
-    def _check_marks(self, marks: dict[str, NDArray[Any]], length: int) -> None:
-        taken = {ANSWER, *(region.label for region in self.regions)}
-        for name, found in marks.items():
-            if name in taken:
-                raise UserError(f"mark {name!r} has the name of a region: call it something else")
-            if found.size and (found.dtype.kind not in "iu" or found[0] < 0 or found[-1] >= length):
-                raise UserError(f"mark {name!r} should hold token positions from 0 to {length - 1}")
 
 
 def token_ids(given: Any) -> Ids:

@@ -21,6 +21,9 @@ from floatscope.errors import UserError
 PARTIAL = ".partial"
 """How the name of a file ends that is being written, or that a killed process left."""
 
+SEAL = "sha256"
+"""The key of a JSON file of ours that holds the hash of all others."""
+
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
@@ -57,6 +60,21 @@ def replace_text(path: str | Path, text: str) -> None:
 def replace_json(path: str | Path, content: Any) -> None:
     """Write indented JSON in one move."""
     replace_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def replace_sealed(path: str | Path, content: dict[str, Any]) -> None:
+    """Write JSON with a hash of its content in it, so that `unsealed` notices what changes on the disk."""
+    replace_json(path, content | {SEAL: _digest(content)})
+
+
+def unsealed(content: dict[str, Any]) -> dict[str, Any] | None:
+    """What was given to `replace_sealed`; None where it is not that."""
+    kept = {key: value for key, value in content.items() if key != SEAL}
+    return kept if content.get(SEAL) == _digest(kept) else None
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 @contextmanager

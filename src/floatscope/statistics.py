@@ -89,10 +89,7 @@ def macro_difference(
 
 
 def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
-    """McNemar's exact test on right (1) and wrong (0): is either side right more often where they disagree?
-
-    By chance either side is right in half of the samples on which they disagree.
-    """
+    """McNemar's exact test on right (1) and wrong (0): is either side right more often where they differ?"""
     from scipy.stats import binomtest
 
     one, other = _checked_pair(first, second, binary=True)

@@ -29,16 +29,11 @@ _SPECIAL = re.compile(r"<\|.*\|>|<[^<>\s]*>|\[[A-Z_]+[0-9]*\]|<｜.*｜>", re.DO
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACES = {"Ġ": " ", "▁": " ", "Ċ": "\n", "ĉ": "\t", "č": "\r"}
 _NUMBER = re.compile(r"[+-]?\d[\d.,:/%]*(?:st|nd|rd|th)?|[\u0660-\u0669\u06f0-\u06f9\u0966-\u096f]+")
-
-
-def _byte_letters() -> dict[str, int]:
-    """The letters in which byte-level BPE (GPT-2 and most since) writes bytes: those without a glyph from U+0100 on."""
-    own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in own]
-    return {chr(byte): byte for byte in own} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
-
-
-_BYTE_LETTERS = _byte_letters()
+_WITH_GLYPH = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_BYTE_LETTERS = {chr(byte): byte for byte in _WITH_GLYPH} | {
+    chr(0x100 + place): byte for place, byte in enumerate(byte for byte in range(256) if byte not in _WITH_GLYPH)
+}
+"""The letters in which byte-level BPE (GPT-2 and most since) writes bytes: those without a glyph from U+0100 on."""
 
 
 def plain_text(text: str) -> str:

@@ -105,8 +105,13 @@ def mistakes_in(path: Path) -> Iterator[None]:
     try:
         yield
     except Mistake as error:
-        line = f", line {_line(key_lines(read_text(path)), error.key)}" if path.suffix == ".toml" else ""
-        raise UserError(f"{path}{line}: {error}") from error
+        if path.suffix != ".toml":
+            raise UserError(f"{path}: {error}") from error
+        key, lines = error.key, key_lines(read_text(path))
+        while key and key not in lines and (*key, 0) not in lines:  # the nearest thing that holds it
+            key = key[:-1]
+        line = lines.get(key) or lines.get((*key, 0), 1)
+        raise UserError(f"{path}, line {line}: {error}") from error
 
 
 def key_lines(text: str) -> dict[Key, int]:
@@ -128,13 +133,6 @@ def key_lines(text: str) -> dict[Key, int]:
         if not _HEADER.match(line):
             depth = max(0, depth + sum(bare.count(c) for c in "[{") - sum(bare.count(c) for c in "]}"))
     return lines
-
-
-def _line(lines: Mapping[Key, int], key: Key) -> int:
-    """The line of a key, or of the nearest thing that holds it."""
-    while key and key not in lines and (*key, 0) not in lines:
-        key = key[:-1]
-    return lines.get(key) or lines.get((*key, 0), 1)
 
 
 def _words(hint: Any, many: bool = False) -> str:

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze, draw, draw_traces
-from floatscope.analysis.figure import Figure, by_model, in_theme, interval_text, number_text, rows_by_model, sentence
+from floatscope.analysis.figure import Figure, by_model, finding, in_theme, interval_text, number_text, sentence
 from floatscope.analysis.palette import CARD, CONTROL, DARK, HEAT, MODELS
 from floatscope.errors import UserError
 from tests.analysis.scenes import scenes
@@ -481,9 +481,8 @@ def test_numbers_for_people():
 def test_sentences_name_models_in_order_with_their_controls():
     table = pl.DataFrame([row("w", 1.0), row("m", 2.0), row("m", 4.0), row("m", None)])
     assert by_model(table, MODEL) == {"m": 3.0, "w": 1.0} and by_model(table, MODEL, "uniform") == {}
-    assert rows_by_model(pl.DataFrame([row("w", 1.0, 0.5, 1.5, p=0.25)]), MODEL, 2) == {
-        "w": "1.00 [0.50, 1.50], p = 0.250"
-    }
+    rows = pl.DataFrame([row("w", 1.0, 0.5, 1.5, p=0.25)])
+    assert finding("What", rows, MODEL, (), rows=True) == "What: w 1.00 [0.50, 1.50], p = 0.250."
     assert sentence("What", {"m": 1.0, "w": 2.0}) == "What: m 1.00, w 2.00."
     assert (
         sentence("What", {"m": 1.0, "w": "0.5 [0, 1]"}, {"even": {"w": 3.0}}, 1)

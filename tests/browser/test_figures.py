@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 from playwright.sync_api import expect
 
+from floatscope.analysis.drawing import arrange, lines
 from floatscope.analysis.figure import Figure
 from floatscope.report.page import figure_page
 from tests.browser.conftest import eventually
@@ -30,6 +31,13 @@ def test_every_panel_is_drawn_in_its_own_room(open_page, tmp_path):
         assert rooms.nth(place).get_attribute("aria-label") == f"{name}. Mine. See."
         rooms.nth(place).locator(".mark-symbol path").hover()
         expect(page.locator(".fs-tip")).to_have_text(name)
+
+
+def test_a_number_that_is_missing_is_not_drawn(open_page, tmp_path):
+    table = pl.DataFrame({"model": ["m"] * 4, "layer": range(4), "value": [0.5, None, 0.0, 0.7]})
+    chart = arrange([lines(table, "a", {}, ["m"])], {"table": table})
+    page = opened(open_page, tmp_path, Figure("own", "Mine", chart, table, "See."))
+    expect(page.locator(".fs-view .mark-symbol path")).to_have_count(3)  # 0 is a number, nothing is none
 
 
 ROWS = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"

@@ -1,4 +1,7 @@
-"""`make fuzz`: hostile attempts of every kind, counted; exit code 1 where one was not refused, redone or harmless."""
+"""`make fuzz`: hostile attempts of every kind, counted; exit code 1 where one was not refused, redone or harmless.
+
+The same seed gives the same attempts. `tests/fuzz/test_fuzz.py` makes a few of each kind as part of the tests.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +9,58 @@ import argparse
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
 from tests.fuzz import checkpoints, cli_calls, http_requests, pages, run_files, traces
-from tests.fuzz.outcomes import Attempt, Counts, sandbox
+from tests.fuzz.outcomes import BAD, GOOD, Attempt, Counts, sandbox
 from tests.fuzz.targets import Targets
 
-KINDS: dict[str, Callable[[random.Random, Path, Targets], Iterator[Attempt]]] = {
-    "calls of the command line": lambda rng, folder, at: cli_calls.attempts(rng, folder, at.trace, at.run, at.study),
-    "trace files": lambda rng, folder, at: traces.attempts(rng, folder, at.trace),
-    "files of a run": lambda rng, folder, at: run_files.attempts(rng, folder, at.run, at.study),
-    "folders of models": lambda rng, folder, at: checkpoints.folders(rng, folder),
-    "GGUF files": lambda rng, folder, at: checkpoints.gguf_files(rng, folder),
-    "names in pages and tables": lambda rng, folder, at: pages.attempts(rng, folder),
-    "HTTP requests": lambda rng, folder, at: http_requests.attempts(rng, folder),
+KINDS: dict[str, tuple[Callable[[random.Random, Path, Targets], Iterator[Attempt]], int]] = {
+    "calls": (cli_calls.attempts, 1500),
+    "traces": (traces.attempts, 1500),
+    "runs": (run_files.attempts, 300),
+    "folders": (checkpoints.folders, 1000),
+    "gguf": (checkpoints.gguf_files, 1000),
+    "pages": (pages.attempts, 200),
+    "http": (http_requests.attempts, 1000),
 }
+"""Each kind with how many attempts the long form makes."""
 
 
-def count(kind: str, attempts: int, seed: int, folder: Path, targets: Targets) -> Counts:
-    """So many attempts of a kind, the same ones for the same seed."""
-    counts = Counts()
-    for made in islice(KINDS[kind](random.Random(seed), folder, targets), attempts):
-        counts.add(made)
+def make(kind: str, attempts: int, seed: int, scratch: Path, targets: Targets, until: float = float("inf")) -> Counts:
+    """So many attempts of a kind, fewer where the time (of `time.monotonic`) is over; progress goes to stderr."""
+    counts, folder = Counts(), scratch / kind
+    folder.mkdir()
+    with sandbox(folder):
+        for made in islice(KINDS[kind][0](random.Random(seed), folder, targets), attempts):
+            counts.add(made)
+            if counts.attempts % 50 == 0:
+                print(f"{kind}: {counts.attempts} of {attempts}", file=sys.stderr, flush=True)
+            if time.monotonic() > until:
+                break
     return counts
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--attempts", type=int, default=500, help="of each kind")
-    parser.add_argument("--seed", type=int, default=0)
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--kind", choices=KINDS, action="append", help="default: all of them")
+    parser.add_argument("--attempts", type=int, help="of each kind; default: several hundred, by kind")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=60, help="for all kinds together")
     given = parser.parse_args()
-    wrong = 0
+    until, wrong = time.monotonic() + 60 * given.minutes, 0
+    print(f"| kind | attempts | {' | '.join((*GOOD, *BAD))} |", flush=True)
+    print("|---" * (2 + len(GOOD + BAD)) + "|", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         targets = Targets.make(Path(scratch))
         for kind in given.kind or KINDS:
-            folder = Path(scratch) / kind.replace(" ", "-")
-            folder.mkdir()
-            with sandbox(folder):
-                counts = count(kind, given.attempts, given.seed, folder, targets)
-            found = ", ".join(f"{number} {outcome}" for outcome, number in counts.by_outcome.items() if number)
-            print(f"{kind}: {counts.attempts} attempts: {found}", flush=True)
+            counts = make(kind, given.attempts or KINDS[kind][1], given.seed, Path(scratch), targets, until)
+            print(f"| {kind} | {counts.attempts} | {' | '.join(map(str, counts.by_outcome.values()))} |", flush=True)
             for attempt in counts.wrong:
-                print(f"  {attempt.outcome}: {attempt.what}\n    {attempt.detail.strip()}", flush=True)
+                print(f"{attempt.outcome}: {attempt.what}\n  {attempt.detail.strip()}", file=sys.stderr, flush=True)
             wrong += len(counts.wrong)
     return 1 if wrong else 0
 

@@ -8,14 +8,18 @@ import pickle
 import random
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import floatscope as fs
 from floatscope.models.shipped import shipped
-from tests.fuzz.damage import change_a_value, damage
-from tests.fuzz.outcomes import CODE, Attempt, attempt
+from floatscope.study.plan import ModelPlan
+from floatscope.study.store import describe_model
+from tests.fuzz.damage import change_a_json, damage
+from tests.fuzz.outcomes import ACCEPTED, CODE, REDONE, SILENT, Attempt, attempt
+from tests.fuzz.targets import Targets
 from tests.models.plain_transformer import random_weights
 from tests.models.test_gguf import SHAPE, write_gguf
 
@@ -32,28 +36,40 @@ class Planted:
         return Path.touch, (self.marker,)
 
 
-def folders(rng: random.Random, folder: Path) -> Iterator[Attempt]:
+def folders(rng: random.Random, folder: Path, targets: Targets) -> Iterator[Attempt]:
     """Endless: a twin's folder with a damaged file, changed JSON, or code planted in it."""
-    copy, marker = folder / "model", folder / "code ran"
+    copy, marker, whole_answer = folder / "model", folder / "code ran", cache(load_and_ask)
     while True:
+        whole = shipped()[rng.choice(TWINS)]
         shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(shipped()[rng.choice(TWINS)], copy)
+        shutil.copytree(whole, copy)
         chance = rng.random()
         if chance < 0.4:
             name = rng.choice(("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"))
             what = f"{name}: {damage(rng, copy / name)}"
         elif chance < 0.8:
             name = rng.choice(("config.json", "config.json", "tokenizer_config.json", "tokenizer.json"))
-            table = json.loads((copy / name).read_text())
-            what = f"{name}: {change_a_value(rng, table)}"
-            (copy / name).write_text(json.dumps(table))
+            what = f"{name}: {change_a_json(rng, copy / name)}"
         else:
             what = plant(rng, copy, marker)
-        made = attempt(f"folder, {what}", lambda: load_and_ask(copy))
+        made = attempt(f"folder, {what}", lambda: load_and_ask(copy), told_by_hash(copy, whole, whole_answer))
         if marker.exists():
             marker.unlink()
             made = replace(made, outcome=CODE)
         yield made
+
+
+def told_by_hash(path: Path, whole: Path, whole_answer: Callable[[Path], object]) -> Callable[[object], str]:
+    """Files of others have no checksum of ours: another answer is told by the hashes that a run keeps, or silent."""
+
+    def judge(found: object) -> str:
+        return ACCEPTED if found == whole_answer(whole) or hashes(path) != hashes(whole) else SILENT
+
+    return judge
+
+
+def hashes(source: Path) -> list[str]:
+    return sorted(describe_model(ModelPlan("a model", str(source)))["sha256"].values())
 
 
 def plant(rng: random.Random, copy: Path, marker: Path) -> str:
@@ -140,14 +156,7 @@ def family_of_a_fork(rng: random.Random, copy: Path, marker: Path) -> None:
 def bomb(rng: random.Random, copy: Path, marker: Path) -> None:
     """Sizes that no machine holds."""
     table = read(copy / "config.json")
-    sizes = (
-        "hidden_size",
-        "num_hidden_layers",
-        "vocab_size",
-        "intermediate_size",
-        "max_position_embeddings",
-        "head_dim",
-    )
+    sizes = "hidden_size num_hidden_layers vocab_size intermediate_size max_position_embeddings head_dim".split()
     table |= {rng.choice(sizes): rng.choice((10**6, 10**9, 2**31, 2**63, 10**30)) for _ in range(2)}
     (copy / "config.json").write_text(json.dumps(table))
 
@@ -162,12 +171,19 @@ def read(path: Path) -> dict:
     return json.loads(path.read_text())
 
 
-def gguf_files(rng: random.Random, folder: Path) -> Iterator[Attempt]:
-    """Endless: a GGUF file that is damaged, at its beginning mostly, where its structure is."""
+def gguf_files(rng: random.Random, folder: Path, targets: Targets) -> Iterator[Attempt]:
+    """Endless: a GGUF file that is damaged, mostly at its beginning, in its structure; or what was cached of it."""
     whole, copy = write_gguf(folder / "whole.gguf", random_weights(SHAPE)), folder / "model.gguf"
-    content = whole.read_bytes()
+    content, answer = whole.read_bytes(), load_and_ask(whole)
+    kept = next((folder / "cache" / "gguf").iterdir())
     while True:
-        if rng.random() < 0.7:
+        chance = rng.random()
+        if chance < 0.2:
+            name = rng.choice(sorted(file for file in kept.rglob("*") if file.is_file()))
+            what = f"gguf, cached {name.name}: {damage(rng, name)}"
+            yield attempt(what, lambda: load_and_ask(whole), lambda found: REDONE if found == answer else SILENT)
+            continue
+        if chance < 0.8:
             changed = bytearray(content)
             for _ in range(rng.choice((1, 1, 4))):
                 changed[rng.randrange(3000)] ^= 1 << rng.randrange(8)
@@ -176,15 +192,16 @@ def gguf_files(rng: random.Random, folder: Path) -> Iterator[Attempt]:
         else:
             shutil.copy(whole, copy)
             what = damage(rng, copy)
-        yield attempt(f"gguf, {what}", lambda: load_and_ask(copy))
+        yield attempt(f"gguf, {what}", lambda: load_and_ask(copy), told_by_hash(copy, whole, lambda _: answer))
 
 
-def load_and_ask(path: Path) -> None:
-    """As a user would, who says yes to everything: load it, then a question."""
+def load_and_ask(path: Path) -> object:
+    """As a user would, who says yes to everything: load it, then a question; what it answers, and how surely."""
     before, sys.stdin = sys.stdin, io.StringIO("y\n" * 50)
     try:
         model = fs.load(str(path), device="cpu")
         prompt = fs.build_prompt(model, "Who founded it?", [fs.Document("", "Ida did.")]) if model.tokenizer else [1, 2]
-        fs.generate(model, getattr(prompt, "ids", prompt), model.sampler({"steps": 2}, length=2))
+        found = fs.generate(model, getattr(prompt, "ids", prompt), model.sampler({"steps": 2}, length=2))
     finally:
         sys.stdin = before
+    return found.canvas.tobytes(), found.confidence.tobytes()

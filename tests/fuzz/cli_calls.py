@@ -7,11 +7,13 @@ import os
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from tests.fuzz.damage import change_a_value
-from tests.fuzz.outcomes import Attempt, command
+from tests.fuzz.damage import change_a_line, change_a_value
+from tests.fuzz.outcomes import LET_IN, Attempt, command
+from tests.fuzz.targets import Targets
 
 WORDS = (
     "", " ", ".", "..", "-", "--", "--help", "-1", "0", "1", "2", "1.5", "0.5", "1e3", "1e999", "nan", "inf",
@@ -60,9 +62,9 @@ def hostile_files(folder: Path) -> list[str]:
     return [str(folder / name) for name in (*contents, "a folder", "loop", "nothing", "one.txt/x")]
 
 
-def calls(trace: Path, run: Path, study: Path, folder: Path, number: int) -> list[list[str]]:
+def calls(targets: Targets, folder: Path, number: int) -> list[list[str]]:
     """Calls that work, or would but for one word; small, so that a change that is harmless costs little."""
-    out = folder / f"out-{number}"
+    out, run, study = folder / f"out-{number}", str(targets.run), str(targets.study)
     asking = ["--model", "twin-arm", "--task", "world", "--limit", "2", "--length", "4", "--out", str(out)]
     document = str(folder / "one.txt")
     return [
@@ -70,15 +72,17 @@ def calls(trace: Path, run: Path, study: Path, folder: Path, number: int) -> lis
          "--length", "4", "--steps", "4", "--keep", "compact", "--temperature", "0", "--gold", "1", "--answer", "Ida"],
         ["check", "twin-arm", "--family", "causal", "--dtype", "float32", "--device", "cpu"],
         ["families"],
-        ["analyze", "drift", str(trace), "--out", str(out), "--detector", "zscore(3)", "--seed", "0",
+        ["analyze", "drift", str(targets.trace), "--out", str(out), "--detector", "zscore(3)", "--seed", "0",
          "--layer", "-1", "--normalisation", "rows", "--theme", "light"],
         ["evaluate", *asking, "--documents", "0,1", "--seed", "0", "--batch", "2", "--workers", "1", "--trace", "0",
          "--prompt", "default", "--steps", "4"],
         ["stress", *asking, "--position", "0", "--documents", "2", "--noise", "0", "--kind", "random"],
-        ["table", str(run), "--format", "csv"],
-        ["report", str(run)],
-        ["study", str(study), "--out", str(out), "--limit", "1", "--seed", "0", "--batch", "1"],
-        ["study", str(study), "--check"],
+        ["intervene", *asking, "--do", "block anchors(1,2)", "--documents", "2", "--layer", "deep", "--rows", "all",
+         "--source", "first", "--seed", "0"],
+        ["table", run, "--format", "csv"],
+        ["report", run],
+        ["study", study, "--out", str(out), "--limit", "1", "--seed", "0", "--batch", "1"],
+        ["study", study, "--check"],
         ["adapt", "twin-arm", "--to", "dream", "--data", document, "--out", str(out), "--split-only",
          "--held-out", "1"],
         ["serve", "no such model", "--port", "0", "--host", "127.0.0.1"],
@@ -141,12 +145,12 @@ STRESS = (
     ["--position", "0,1", "--documents", "2"], ["--noise", "0,2"], ["--noise", "1", "--kind", "topical"],
     ["--slots", "2,4"], ["--question", "all"], ["--layout", "all"],
 )  # fmt: skip
-TEMPLATE = "{before}\nQ: {question}\n{/before}\n{documents}\n{number}: [{title}. ]{text}\n{/documents}\nAnswer:\n"
-LITERALS = (
-    "nan", "inf", "-inf", "-1", "0", "1", "1.5", "true", "9223372036854775808", "9" * 5000, '""', '"x"', '"../../evil"',
-    '"</script>"', '"\\u0000"', "[]", "[[]]", "[1, 'a']", "['a', 'a']", "{}", "{ a = {} }", "1979-05-27", "''", "[{}]",
-    '"0..999999999999"', '"all"', '"block_causal(0)"', '"zscore(nan)"', '"dream"', '["flow", "flow"]', "'\"'",
+EDITS = (
+    "block anchors(1)", "keep top(8)", "zero doc 1", "scale evidence by 2", "sink", "heads 0.0", "block", "", "x y z",
+    "block anchors", "keep top(-1)", "scale doc 9 by nan", "heads 99.99", "zero doc 99999999999999999999", "heads 0",
+    "block anchors(1,1,1)", "scale evidence by 1e999", "block top(0)", "pin bos to 2", "(((((", "block bos by 2", "\0",
 )  # fmt: skip
+TEMPLATE = "{before}\nQ: {question}\n{/before}\n{documents}\n{number}: [{title}. ]{text}\n{/documents}\nAnswer:\n"
 
 
 def plausible_files(rng: random.Random, folder: Path) -> dict[str, str]:
@@ -167,22 +171,6 @@ def plausible_files(rng: random.Random, folder: Path) -> dict[str, str]:
     return {name: str(folder / name) for name in texts}
 
 
-def change_a_line(rng: random.Random, text: str) -> str:
-    """A TOML text with a value exchanged, a line said twice, or one left out."""
-    lines = text.splitlines()
-    for _ in range(rng.choice((1, 1, 2))):
-        place = rng.randrange(len(lines))
-        key, equals, _ = lines[place].partition(" = ")
-        chance = rng.random()
-        if equals and chance < 0.8:
-            lines[place] = f"{key} = {rng.choice(LITERALS)}"
-        elif chance < 0.9:
-            lines.insert(place, lines[place])
-        else:
-            lines[place] = ""
-    return "\n".join(lines)
-
-
 def damaged_text(rng: random.Random, text: str) -> str:
     place = rng.randrange(len(text))
     odd = (
@@ -197,60 +185,47 @@ def damaged_text(rng: random.Random, text: str) -> str:
         "\x1b[31m",
         "{" * 500,
         "a" * 50_000,
-        "{0.__class__}",
+        "{0.x}",
+        "",
     )
-    return text[:place] + rng.choice(("", *odd)) + text[place + rng.choice((0, 0, 1, 20)) :]
+    return text[:place] + rng.choice(odd) + text[place + rng.choice((0, 0, 1, 20)) :]
 
 
-def attempts(rng: random.Random, folder: Path, trace: Path, run: Path, study: Path) -> Iterator[Attempt]:
+def attempts(rng: random.Random, folder: Path, targets: Targets) -> Iterator[Attempt]:
     """Endless: a call with a few words exchanged, dropped or said twice, or with a file that is a little wrong."""
-    files = hostile_files(folder)
+    files, evil = hostile_files(folder), folder / "evil"  # where ../../evil leads from a run folder's parent
     for number in count():
         out = str(folder / f"out-{number}")
         if rng.random() < 0.4:
-            yield command(call_with_file(rng, plausible_files(rng, folder), out))
+            words = call_with_file(rng, plausible_files(rng, folder), out)
         else:
-            yield command(call_with_words(rng, calls(trace, run, study, folder, number), files))
-        shutil.rmtree(out, ignore_errors=True)
+            words = call_with_words(rng, calls(targets, folder, number), files)
+        made = command(words)
+        if evil.exists() and "../../evil" not in words:
+            made = replace(made, outcome=LET_IN)
+        yield made
+        for left in (out, evil):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def call_with_file(rng: random.Random, files: dict[str, str], out: str) -> list[str]:
     few = ["--limit", "2", "--length", "4", "--steps", "4", "--out", out]
-    own = ["--model", "twin-arm", "--task", files["samples.jsonl"], "--documents", rng.choice(("0", "own", "0,1", "2"))]
-    return rng.choice(
-        (
-            ["evaluate", *own, *few, *rng.choice(([], ["--skip-wrong"], ["--trace", "1"]))],
-            ["evaluate", *own, *few, "--corpus", files["corpus.jsonl"], "--retrieve", "1"],
-            ["stress", *own[:4], *few, "--corpus", files["corpus.jsonl"], *rng.choice(STRESS)],
-            ["study", files["study.toml"], "--out", out],
-            ["study", files["study.toml"], rng.choice(("--check", "--dry-run"))],
-            ["check", "twin-arm", "--family", files["family.toml"]],
-            ["evaluate", "--model", "twin-llada", "--task", "world", *few, "--prompt", files["template.txt"]],
-            [
-                "trace",
-                "twin-arm",
-                "--question",
-                "Who?",
-                "--family",
-                files["family.toml"],
-                "--out",
-                f"{out}.safetensors",
-            ],
-            [
-                "adapt",
-                "twin-arm",
-                "--to",
-                "dream",
-                "--data",
-                files["samples.jsonl"],
-                "--out",
-                out,
-                "--split-only",
-                "--held-out",
-                "1",
-            ],
-        )
-    )
+    own = ["--model", "twin-arm", "--task", files["samples.jsonl"]]
+    shown = ["--documents", rng.choice(("0", "own", "0,1", "2"))]
+    known = (
+        ["evaluate", *own, *shown, *few, *rng.choice(([], ["--skip-wrong"], ["--trace", "1"]))],
+        ["evaluate", *own, *shown, *few, "--corpus", files["corpus.jsonl"], "--retrieve", "1"],
+        ["stress", *own, *few, "--corpus", files["corpus.jsonl"], *rng.choice(STRESS)],
+        ["intervene", *own, *few, "--documents", "2", "--do", rng.choice(EDITS)],
+        ["study", files["study.toml"], "--out", out],
+        ["study", files["study.toml"], rng.choice(("--check", "--dry-run"))],
+        ["check", "twin-arm", "--family", files["family.toml"]],
+        ["evaluate", "--model", "twin-llada", "--task", "world", *few, "--prompt", files["template.txt"]],
+        ["trace", "twin-arm", "--question", "Who?", "--family", files["family.toml"], "--out", f"{out}.safetensors"],
+        ["adapt", "twin-arm", "--to", "dream", "--data", files["samples.jsonl"], "--out", out, "--split-only",
+         "--held-out", "1"],
+    )  # fmt: skip
+    return rng.choice(known)
 
 
 def call_with_words(rng: random.Random, known: list[list[str]], files: list[str]) -> list[str]:

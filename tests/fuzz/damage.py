@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,13 @@ VALUES: tuple[Any, ...] = (
     "</script><script>document.title='ran'</script>", "<img src=x onerror=\"document.title='ran'\">",
     [], [[]], [None], [1, "a"], {}, {"": {}}, {"__proto__": 1},
 )  # fmt: skip
+
+LITERALS = (
+    "nan", "inf", "-inf", "-1", "0", "1", "1.5", "true", "9223372036854775808", "9" * 5000, '""', '"x"', '"../../evil"',
+    '"</script>"', '"\\u0000"', "[]", "[[]]", "[1, 'a']", "['a', 'a']", "{}", "{ a = {} }", "1979-05-27", "''", "[{}]",
+    '"0..999999999999"', '"all"', '"block_causal(0)"', '"zscore(nan)"', '"dream"', '["flow", "flow"]', "'\"'",
+)  # fmt: skip
+"""Values of TOML."""
 
 
 def flip_a_bit(rng: random.Random, content: bytes) -> bytes:
@@ -66,3 +74,27 @@ def change_a_value(rng: random.Random, table: Any) -> str:
             alike = [value for value in VALUES if type(value) is type(place[key])]  # wrong in content alone
             place[key] = rng.choice(alike if alike and rng.random() < 0.5 else VALUES)
         return where
+
+
+def change_a_json(rng: random.Random, path: Path) -> str:
+    """Change a value of a JSON file; where it was."""
+    table = json.loads(path.read_text())
+    where = change_a_value(rng, table)
+    path.write_text(json.dumps(table))
+    return where
+
+
+def change_a_line(rng: random.Random, text: str) -> str:
+    """A TOML text with a value exchanged, a line said twice, or one left out."""
+    lines = text.splitlines()
+    for _ in range(rng.choice((1, 1, 2))):
+        place = rng.randrange(len(lines))
+        key, equals, _ = lines[place].partition(" = ")
+        chance = rng.random()
+        if equals and chance < 0.8:
+            lines[place] = f"{key} = {rng.choice(LITERALS)}"
+        elif chance < 0.9:
+            lines.insert(place, lines[place])
+        else:
+            lines[place] = ""
+    return "\n".join(lines)

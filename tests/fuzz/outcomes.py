@@ -1,4 +1,4 @@
-"""What an attempt came to, and the one way to make it: with a clock, its output caught, its error told apart."""
+"""What an attempt came to, and the two ways to make it: with a clock, its output caught, its errors told apart."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from typing import Any
 
 from floatscope.errors import UserError
 
-SECONDS, MEMORY = 60, 8 * 2**30
+SECONDS, WAITING, MEMORY = 60, 600, 8 * 2**30
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the hub's client is imported: no attempt leaves this machine
 ACCEPTED, REFUSED, REDONE = "accepted", "refused", "redone"
 TRACEBACK, SILENT, SCRIPT, CODE = "traceback", "silent change", "script ran", "code ran"
 LET_IN, HANGS = "let in", "hangs"
 GOOD, BAD = (ACCEPTED, REFUSED, REDONE), (TRACEBACK, SILENT, SCRIPT, CODE, LET_IN, HANGS)
+"""Accepted: it gives what the undamaged thing gives, or is another valid thing. Redone: noticed, and made again, the
+same. Silent change: the result is another one, and nothing says so. Let in: a stranger was served, or a file was
+written where no one asked for it."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +59,22 @@ class TooLong(BaseException):
 
 
 @contextmanager
-def clock(seconds: int = SECONDS) -> Iterator[None]:
-    """Whatever takes longer is stopped with TooLong."""
+def clock() -> Iterator[None]:
+    """Whatever takes longer is stopped with TooLong: by the processor's time, so that a busy machine accuses nobody."""
 
     def ring(*_: object) -> None:
         raise TooLong
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
+    clocks = {signal.ITIMER_PROF: (signal.SIGPROF, SECONDS), signal.ITIMER_REAL: (signal.SIGALRM, WAITING)}
+    before = {number: signal.signal(number, ring) for number, _ in clocks.values()}
+    for timer, (_, seconds) in clocks.items():
+        signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for timer, (number, _) in clocks.items():
+            signal.setitimer(timer, 0)
+            signal.signal(number, before[number])
 
 
 def attempt(what: str, call: Callable[[], Any], judge: Callable[[Any], str] = lambda found: ACCEPTED) -> Attempt:

@@ -17,6 +17,7 @@ from floatscope.report.tables import write_tables
 from floatscope.traces import Trace
 from tests.fuzz.outcomes import ACCEPTED, SCRIPT, Attempt, attempt
 from tests.fuzz.scripts import foreign_scripts, own_scripts
+from tests.fuzz.targets import Targets
 from tests.report.making import MODELS, made_scores, made_trace
 
 PANEL = made_scores()["panel"].drop_nulls()[0]
@@ -34,7 +35,7 @@ PAYLOADS = (
 )  # fmt: skip
 
 
-def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:
+def attempts(rng: random.Random, folder: Path, targets: Targets) -> Iterator[Attempt]:
     """Endless: everything that has a name gets a hostile one."""
     own = own_scripts(page_of(MODELS, lambda: "a text", "drift")[0]) | own_scripts(figure_of("drift", MODELS))
     while True:

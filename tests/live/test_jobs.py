@@ -20,7 +20,7 @@ def queue():
 def events(job):
     """All events of a job, up to its end."""
     found = []
-    while (event := job.next_event(timeout=5)) is not None:
+    while (event := job.events.get(timeout=5)) is not None:
         found.append(event)
     return found
 
@@ -57,8 +57,8 @@ def test_jobs_run_one_at_a_time_and_are_told_their_place(queue):
 
     _, gate = holding(queue)
     first, second = queue.submit(work), queue.submit(work)
-    assert first.next_event(5) == {"event": "queued", "before": 1}
-    assert second.next_event(5) == {"event": "queued", "before": 2}
+    assert first.events.get(timeout=5) == {"event": "queued", "before": 1}
+    assert second.events.get(timeout=5) == {"event": "queued", "before": 2}
     gate.set()
     assert events(first) == [{"event": "worked"}]
     assert events(second) == [{"event": "queued", "before": 1}, {"event": "worked"}]
@@ -99,7 +99,7 @@ def test_leaving_stops_a_running_job_at_its_next_event(queue):
             raise
 
     job = queue.submit(work)
-    while job.next_event(5) != {"event": "step"}:
+    while job.events.get(timeout=5) != {"event": "step"}:
         pass
     queue.leave(job)
     assert stopped.wait(5)

@@ -109,6 +109,22 @@ def test_special_tokens_that_only_the_class_knows(tmp_path: Path) -> None:
         fs.load(tmp_path)
 
 
+def test_a_token_for_unknown_words_that_the_vocabulary_lacks_is_told_at_once(tmp_path: Path) -> None:
+    """tokenizers would raise a bare Exception at the first word that is not known."""
+    import shutil
+
+    from floatscope.errors import UserError
+    from floatscope.models.shipped import shipped
+
+    shutil.copytree(shipped()["twin-arm"], tmp_path / "model")
+    file = tmp_path / "model" / "tokenizer.json"
+    table = json.loads(file.read_text())
+    table["model"]["unk_token"] = "nothing like it"
+    file.write_text(json.dumps(table))
+    with pytest.raises(UserError, match=r"the tokenizer of .* could not be loaded: .*Missing \[UNK\]"):
+        fs.load(tmp_path / "model")
+
+
 def test_no_tokenizer_and_a_broken_one(tmp_path: Path) -> None:
     tiny("llama").save_pretrained(tmp_path)
     assert fs.load(tmp_path).tokenizer is None

@@ -142,6 +142,19 @@ def test_heads_go_to_zero_or_to_their_mean():
     check(tiny_model("llada"), edit, lambda layer, scores: softmax(scores), mean)
 
 
+def test_edits_of_different_heads_of_a_layer_act_together():
+    def mean(layer, output):
+        found = output.copy()
+        found[:, [0, 2]] = output[:, [0, 2]].mean(0)
+        return found if layer == 1 else output
+
+    edits = [Edit("heads", heads=head, to_mean=True) for head in ("1.2", "1.0")]
+    prompt = canvas(13)
+    found = logits_of(tiny_model("llada"), [prompt], edits)[0]
+    expected, _ = run_edited(tiny_model("llada"), tokens_of(prompt), lambda layer, scores: softmax(scores), mean)
+    np.testing.assert_allclose(found, expected[-SLOTS:], atol=2e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("by_head", [False, True])
 @pytest.mark.parametrize("name", ["llada", "dream", "sdar"])
 def test_top_keys_are_picked_per_layer_from_the_pass_without_edits(name, by_head):
@@ -248,6 +261,13 @@ def test_columns_of_like_mass_hold_as_much_and_none_of_the_picked():
         assert abs(received[chosen].sum() - np.sort(received)[-5:].sum()) <= np.sort(received)[-6]
         drawn = token_selector("random(7)")(at)[0]
         assert int(drawn.sum()) == 7
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.3, 2), (0.35, 3), (0.65, 5), (0.7, 6)])
+def test_a_share_of_attention_is_drawn_as_nearly_as_tokens_allow(share, expected):
+    """Of eight tokens that hold an eighth each: 2.4 are two, 2.8 three."""
+    at = Scene({}, torch.full((1, 8), 0.125), 0, torch.ones(8, dtype=torch.bool))
+    assert int(token_selector(f"random({share})")(at).sum()) == expected
 
 
 def test_the_other_document_is_the_one_of_like_length_and_place():

@@ -309,6 +309,16 @@ def test_wrong_question_of_an_article_leaves_its_neighbours(tmp_path: Path) -> N
     assert [entry.place for entry in skipped] == ["item 1, question 2", "item 1, question 3"]
 
 
+@pytest.mark.parametrize("half", [b"\\ud800", b"\\uDFFF", b"\xed\xa0\x80"])
+def test_half_a_surrogate_pair_becomes_a_question_mark(half: bytes, tmp_path: Path) -> None:
+    """No tokenizer and no file takes it; a whole pair is a character as any other."""
+    line = b'{"id": "a X", "question": "Who X \\ud83d\\ude42?", "answers": ["X b"], "documents": ["of X"]}'
+    (tmp_path / "mine.jsonl").write_bytes(line.replace(b"X", half))
+    (sample,) = read_samples(tmp_path / "mine.jsonl")
+    assert all(text.isascii() for text in (sample.id, *sample.answers, sample.documents[0].text))
+    assert sample.id.startswith("a ?") and sample.question.startswith("Who ?") and "🙂" in sample.question
+
+
 def test_bytes_that_are_not_utf8_are_a_wrong_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(json.dumps(question(0)).encode() + b'\n{"question": "caf\xe9", "answer": "a"}\n')

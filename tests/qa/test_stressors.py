@@ -108,6 +108,18 @@ def test_noise_levels_are_nested_and_gold_is_kept_or_removed(kind: str, gold: st
             assert [d for d in more.documents if d in fewer.documents] == list(fewer.documents)
 
 
+@pytest.mark.parametrize("kind", ["random", "topical", "counterfactual"])
+def test_noise_without_gold_is_the_same_noise_in_the_same_order(kind: str) -> None:
+    """Two curves, with gold kept and removed, differ in the gold documents and in nothing else."""
+    for sample in (*ONE, *TWO):
+        pool = Pool(ONE + TWO)
+        kept, removed = (
+            stress(sample, *conditions("noise", "5", kinds=(kind,), gold=(gold,)), pool, 3)
+            for gold in ("kept", "removed")
+        )
+        assert removed.documents == others(kept)
+
+
 def test_noise_puts_gold_at_every_place_about_equally() -> None:
     (condition,) = conditions("noise", "3", kinds=("random",))
     counts = [0] * 4

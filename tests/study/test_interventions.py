@@ -69,9 +69,9 @@ def test_conditions_with_other_edits_have_other_contents():
     assert len(set(contents)) == len(contents)
 
 
-def results(right):
+def results(right, values="block anchors(2)", **options):
     """Rows of results: accuracy of 4 samples by condition, for one model."""
-    known = {one.name: one.labels for one in edit_conditions("block anchors(2)", EditOptions())}
+    known = {one.name: one.labels for one in edit_conditions(values, EditOptions(**options))}
     rows = []
     for condition, values in right.items():
         for sample, value in enumerate(values):
@@ -169,6 +169,17 @@ def test_curves_share_the_unedited_condition_and_no_other():
     assert cells == {"edit/none": 3, "edit/block bos/1/all": 2, "edit/sink/1/all": 3}
     with pytest.raises(fs.UserError, match="comes twice"):
         Study("s", (ModelPlan("twin-arm"),), (task,), (curves[0], Curve("edit", "block bos", options={"at": "first"})))
+
+
+def test_each_dose_and_range_of_layers_is_held_to_its_own_twins():
+    values, options = "block anchors(2,5)", {"layers": ("all", "deep")}
+    rng = np.random.default_rng(0)
+    right = {one.name: rng.integers(0, 2, 16).tolist() for one in edit_conditions(values, EditOptions(**options))}
+    effects = score_frame(results(right, values, **options)).filter(statistic="effect", metric="accuracy")
+    assert effects.height == 2 * 2 * 4
+    for condition, beside, value in effects.select("condition", "beside", "value").iter_rows():
+        held_to = "edit/none" if beside == "unedited" else f"{condition}/{beside}"
+        assert value == pytest.approx(np.mean(right[condition]) - np.mean(right[held_to]))
 
 
 def test_holm_is_bonferroni_for_the_smallest_and_never_falls():

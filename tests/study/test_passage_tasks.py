@@ -12,7 +12,7 @@ from floatscope.errors import UserError
 from floatscope.qa.gaps import build_gap
 from floatscope.qa.tasks import read_task
 from floatscope.study.plan import Curve, ModelPlan, Study, TaskPlan, read_study, write_study
-from floatscope.study.reporting import tables_text
+from floatscope.study.reporting import gather, tables_text
 from floatscope.study.running import run_study
 from tests.study.small_studies import small_study
 
@@ -195,8 +195,8 @@ def test_a_changed_text_is_refused_and_stressors_know_what_they_are_for(text, tm
         passages(copy, tasks=(TaskPlan("world:rag"),))
     with pytest.raises(UserError, match="has passages and takes no corpus"):
         TaskPlan(f"passages:{copy}", retrieve=2, corpus="c.jsonl")
-    with pytest.raises(UserError, match=r"'passages': No sample fits the condition 'passage/mirrored'.* no text after"):
-        run_study(passages(copy, "mirrored", tasks=(TaskPlan("world:passages"),)), tmp_path / "none")
+    with pytest.raises(UserError, match=r"'passages': No sample fits the condition 'passage/infill'.* no text after"):
+        run_study(passages(copy, "infill", tasks=(TaskPlan("world:passages"),)), tmp_path / "none")
     with pytest.raises(UserError, match="no 'middle' here; known are continue, infill, mirrored"):
         passages(copy, "middle")
     written = write_study(passages(copy, options={"context": 20, "replay": True, "orders": ("random",)}))
@@ -204,3 +204,24 @@ def test_a_changed_text_is_refused_and_stressors_know_what_they_are_for(text, tm
     assert (
         read_study(tmp_path / "s.toml").conditions[0].conditions[0].name == "passage/continue/context-20/random/replay"
     )
+
+
+def test_the_page_has_both_sides_of_passages_in_one_order_and_as_many_slots_as_are_asked_for(tmp_path):
+    options = {"orders": ("left-to-right", "random"), "replay": True, "longest": 9}
+    study = small_study(
+        models=(ModelPlan("twin-llada"),),
+        tasks=(TaskPlan("world:passages:5"), TaskPlan("world:rag:3")),
+        conditions=(
+            Curve("passage", "continue,mirrored", ("passages",), traces=1, options=options),
+            Curve("documents", "3", ("rag",), traces=1),
+        ),
+        limit=1,
+    )
+    run = run_study(study, tmp_path / "run").run
+    found = [one for one in gather(run, {}).traces if not one.metadata["control"]]
+    orders = [(one.metadata["condition"], len(one.slots)) for one in found]
+    sides = [(f"passage/{layout}/left-to-right/replay", 9) for layout in ("continue", "mirrored")]
+    assert orders == [*sides, ("documents/3", study.slots)]
+    # The same words on the other side: notes, a line's end, the gap's first slots; and the gap, a line's end, notes.
+    right, left = (list(one.canvas) for one in found[:2])
+    assert right[-9:] == left[1:10] and right[1:-10] == left[-len(right[1:-10]) :]

@@ -93,6 +93,8 @@ def test_what_is_written_is_read_again(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "line", "told"),
     [
+        ('name = "mine"', 'name = "../../evil"', 1, "cannot be called '../../evil', since its run's folder"),
+        ('name = "mine"', 'name = "/tmp/evil"', 1, "cannot be called '/tmp/evil'"),
         ("seed = 3", "sed = 3", 2, "'sed' in a study: did you mean 'seed'?"),
         ("seed = 3", 'seed = "3"', 2, "seed should be a whole number, not '3'"),
         ("seed = 3", "seed = -1", 2, "seed = -1"),
@@ -145,11 +147,17 @@ def test_what_is_no_toml_is_told_with_its_place(tmp_path):
 
 def test_the_shipped_studies_are_valid_and_found_by_name():
     assert {path.stem for path in SHIPPED.glob("*.toml")} == {
-        "causal", "causal-smollm2", "demo", "heads", "paper", "smollm2",
+        "causal", "causal-smollm2", "demo", "floating", "heads", "paper", "smollm2",
     }  # fmt: skip
     for name in ("causal", "causal-smollm2", "heads"):
         assert read_study(find_study(name)).name == name
-    demo, paper, smollm2 = (read_study(find_study(name)) for name in ("demo", "paper", "smollm2"))
+    demo, floating, paper, smollm2 = (read_study(find_study(name)) for name in ("demo", "floating", "paper", "smollm2"))
+    (passages,) = floating.tasks
+    cells = {cell.condition.name: cell for cell in floating.cells(passages)}
+    for side, models in (("continue", ()), ("mirrored", ("twin-dream", "twin-llada"))):  # an ARM writes at the right
+        for order in ("left-to-right", "random", "right-to-left"):
+            assert cells[f"passage/{side}/{order}/replay"].models == models
+    assert {cell.limit for cell in cells.values()} == {cell.traces for cell in cells.values()} == {50}
     assert demo.limit >= 40 and [model.name for model in demo.models] == ["twin-arm", "twin-dream", "twin-llada"]
     assert [model.source for model in paper.models] == [
         "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-7B-Instruct", "Dream-org/Dream-v0-Instruct-7B",

@@ -11,6 +11,7 @@ import pytest
 
 import floatscope as fs
 from floatscope.errors import UserError
+from floatscope.files import replace_sealed
 from floatscope.qa.metrics import score
 from floatscope.qa.stressors import STRESSORS, stress
 from floatscope.study.analyses import missing_analyses, read_analyses
@@ -257,7 +258,8 @@ def test_weights_that_changed_are_refused(outcome, tmp_path):
     assert manifest["versions"]["floatscope"] == fs.__version__
     assert len(manifest["models"]["twin-arm"]["sha256"]["model.safetensors"]) == 64
     manifest["models"]["twin-arm"]["sha256"]["model.safetensors"] = "0" * 64
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    del manifest["sha256"]
+    replace_sealed(folder / "manifest.json", manifest)
     Run(folder).traces(model="twin-arm")[0].unlink()
     with pytest.raises(UserError, match=r"model\.safetensors of the model 'twin-arm' changed"):
         run_study(outcome.run.study, folder)
@@ -279,10 +281,15 @@ def test_a_failing_sample_is_a_row_and_the_others_go_on(tmp_path):
     rows = first.run.results().filter(control="")
     errors = dict(rows.select("sample", "error").iter_rows())
     assert errors["good"] is None and errors["also good"] is None
-    assert "too long" in errors["long"] and errors["surrogate ?"]
-    assert first.failed == 2 and rows.filter(pl.col("error").is_not_null())["accuracy"].is_null().all()
+    assert "too long" in errors["long"] and errors["surrogate ?"] is None
+    assert first.failed == 1 and rows.filter(pl.col("error").is_not_null())["accuracy"].is_null().all()
     assert run_study(study, tmp_path / "run").done_now == 0
-    assert run_study(study, tmp_path / "run", retry=True).done_now == 2
+    assert run_study(study, tmp_path / "run", retry=True).done_now == 1
+
+
+def test_a_folder_that_can_be_none_is_refused():
+    with pytest.raises(UserError, match="can be no folder"):
+        run_study(small_study(), "a\0b")
 
 
 def test_a_mistake_in_the_sampler_stops_the_run(tmp_path):
@@ -322,9 +329,34 @@ def test_a_run_of_an_older_version_is_read_and_taken_up(tmp_path):
     written = file.read_text().replace("documents = 3\n", "").replace('distractors = "topical"\n', "")
     others = 'documents = 3\nkinds = ["random"]\ngold = ["removed"]\ndistractors = "topical"\n'
     file.write_text(re.sub(r"(tasks = \[\]\n)", rf"\1{others}", written))
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    del manifest["sha256"], manifest["study_sha256"]
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))  # it had no seals
     assert file.read_text().count("kinds = ") == 2
     assert Run(tmp_path / "run").results().equals(before)
     assert run_study(study, tmp_path / "run").done_now == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("manifest.json", '"seed": 0', '"seed": 1'), ("manifest.json", '"units": ', '"units": -'),
+        ("manifest.json", '"torch": "', '"torch": "9'), ("manifest.json", '  "sha256"', '  "sha257"'),
+        ("study.toml", 'description = ""', 'description = "x"'), ("study.toml", "batch = 4", "batch = 5"),
+    ],
+)  # fmt: skip
+def test_one_value_that_changed_in_the_manifest_or_the_study_of_a_run_is_told(outcome, tmp_path, name, old, new):
+    """The report shows both, and the number of units says whether a run is finished."""
+    import shutil
+
+    folder = tmp_path / "run"
+    shutil.copytree(outcome.run.folder, folder)
+    text = (folder / name).read_text()
+    assert text.count(old) >= 1
+    head, _, tail = text.rpartition(old)
+    (folder / name).write_text(f"{head}{new}{tail}")
+    with pytest.raises(UserError, match=rf"{name} is (damaged|not what the run was made with)"):
+        gather(Run(folder), {})
 
 
 @pytest.mark.parametrize(

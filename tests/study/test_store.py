@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from floatscope.errors import UserError
-from floatscope.study.store import RESULTS, Row, Store, read_rows
+from floatscope.study.store import RESULTS, Row, Store, read_rows, refuse_changes
 from floatscope.study.units import Unit
 
 
@@ -163,3 +163,22 @@ def test_a_condition_that_changed_under_its_name_makes_other_units(tmp_path):
         assert changed.unit not in store.done()
         store.put([changed])
         assert list(store.done()) == [row("1").unit, changed.unit]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "changed"),
+    [
+        ({"a": "1", "b": "2"}, {"a": "1", "b": "3"}, "b"),
+        ({"a": "1", "b": "2"}, {"a": "1"}, "b"),
+        ({"a": "1"}, {"a": "1", "chat_template.jinja": "2"}, "chat_template.jinja"),
+        ({"a": "1"}, {"a": "1"}, None),
+        ({}, {"a": "1"}, None),  # nothing is known of it yet
+    ],
+)
+def test_files_of_a_model_that_change_go_or_come_are_refused_by_name(before, now, changed):
+    old, new = ({"models": {"mine": {"sha256": found}}} for found in (before, now))
+    if changed is None:
+        refuse_changes(old, new, "models")
+        return
+    with pytest.raises(UserError, match=f"^{changed} of the model 'mine' changed since this run began"):
+        refuse_changes(old, new, "models")

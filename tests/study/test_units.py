@@ -2,6 +2,9 @@
 
 from collections import Counter
 
+import pytest
+
+from floatscope.errors import UserError
 from floatscope.study.plan import Curve, TaskPlan
 from floatscope.study.units import Unit, load_task, plan_jobs
 from tests.study.small_studies import small_study
@@ -31,6 +34,15 @@ def test_a_curve_can_take_fewer_samples_and_stress_brings_baselines():
         ("rag", "closed-book"): 5, ("rag", "oracle"): 5, ("rag", "position/3/0"): 2, ("rag", "position/3/2"): 2,
         ("rag", "documents/3"): 5, ("twohop", "documents/3"): 5,
     }  # fmt: skip
+
+
+def test_a_curve_can_be_for_some_models():
+    study = small_study(conditions=(Curve("documents", "0"), Curve("documents", "3", models=("twin-llada",), traces=1)))
+    asked = {(job.unit.model, job.unit.condition) for job in jobs_of(study) if job.unit.control in ("", "untrained")}
+    assert asked == {("twin-arm", "documents/0"), ("twin-llada", "documents/0"), ("twin-llada", "documents/3")}
+    assert ("nearest-sentence", "documents/3") in {(job.unit.model, job.unit.condition) for job in jobs_of(study)}
+    with pytest.raises(UserError, match=r"There is no model 'twin-lada'.*twin-llada"):
+        small_study(conditions=(Curve("documents", "0", models=("twin-lada",)),))
 
 
 def test_no_controls_where_none_are_wanted():

@@ -66,6 +66,7 @@ def test_causal_full_matrix_gives_every_step(tmp_path):
         np.testing.assert_allclose(trace.received[step], found[:, :rows].mean(axis=1), rtol=1e-6)
         assert (trace.visible[step, 0] == np.clip(rows - np.arange(TOKENS), 0, None)).all()
     assert (trace.received_answer[0] == 0).all()
+    np.testing.assert_array_equal(trace.seen_by, (found[:, : TOKENS - 1] > 0).sum(axis=1))  # the rows of the last step
 
 
 def step_members(mask=0):

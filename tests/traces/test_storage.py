@@ -103,8 +103,8 @@ def test_any_shape_survives(tmp_path, steps, layers, answer, prompt, kind):
 
 def test_arrays_are_read_only_when_used(saved, monkeypatch):
     read: list[str] = []
-    original = storage.LazyArrays.read
-    monkeypatch.setattr(storage.LazyArrays, "read", lambda self, name: read.append(name) or original(self, name))
+    original = storage.read_array
+    monkeypatch.setattr(storage, "read_array", lambda *given: read.append(given[-1]) or original(*given))
     trace = Trace.load(saved)
     assert (trace.steps, trace.layers, trace.heads) == (4, 3, 4)
     repr(trace)

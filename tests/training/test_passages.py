@@ -125,6 +125,23 @@ def test_held_out_samples_can_be_read_again(data_file, windows, tmp_path):
     assert all(mentions(s.documents[0].text, s.answers) for s in samples)
 
 
+@pytest.mark.parametrize("shared", [12, 13])
+@pytest.mark.parametrize("at_end", [True, False])
+def test_thirteen_words_in_a_row_anywhere_are_too_many_in_common(windows, tmp_path, shared, at_end):
+    same = [f"word{n}" for n in range(shared)]
+    rows = []
+    for name in ("Ada", "Ida"):
+        own = [name, *(f"{name}{n}" for n in range(15))]
+        text = " ".join(own + same if at_end else same + own)
+        rows.append({"question": f"who is {name}", "answers": [name], "documents": [{"text": text, "gold": True}]})
+    file = written(tmp_path / "two.jsonl", rows)
+    if shared < 13:
+        assert len(read_data([file], 1, windows).held_out) == 1
+        return
+    with pytest.raises(UserError, match="Every held-out passage shares words"):
+        read_data([file], 1, windows)
+
+
 def test_an_answer_that_is_too_long_is_not_trained_on(windows):
     long = " ".join(["river"] * 20)
     sample = Sample("1", "what", (long, "Oslo"), (Document("", f"it was {long} in Oslo then", True),))

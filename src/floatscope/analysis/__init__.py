@@ -85,8 +85,6 @@ def draw(
     `models` are drawn in this order and in the colours of their places; others of the table follow, MDMs first.
     `group` is one of the result's groups (task and condition); the first, unless one is given.
     """
-    from floatscope.analysis.compat import published_view
-
     groups = results[name].groups
     group = next(iter(groups), {}) if group is None else group
     table = results[name].of(group).table
@@ -97,7 +95,8 @@ def draw(
     models = (*models, *(model for model in others if model not in models))
     figure = ANALYSES.named(name).load("figure")(results[name].of(group), models)
     if "compat" in results and name != "compat":
-        figure = dataclasses.replace(figure, published=published_view(results["compat"].of(group), name, models))
+        published = ANALYSES.named("compat").load("figure")(results["compat"].of(group), models, name)
+        figure = dataclasses.replace(figure, published=None if published.table.is_empty() else published)
     if len(groups) < 2:
         return figure
     told, *others = (", ".join(filter(None, one.values())) for one in (group, *(g for g in groups if g != group)))

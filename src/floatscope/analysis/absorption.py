@@ -65,15 +65,13 @@ def _absorbed(trace: Trace, options: Options) -> tuple[dict[tuple[str, str], Arr
     return found, expected
 
 
-_SETS = {"bos": "first token", "detected": "detected anchors", "top1": "top position"}
-
-
 def figure(result: Result, models: Sequence[str]) -> Figure:
     """Percent of attention on the first token, on anchors and on the top position, by whose rows ask."""
     table = result.table
+    sets = {"bos": "first token", "detected": "detected anchors", "top1": "top position"}
     panels = [
         lines(table, title if rows == "all" else f"{title}, answer rows", {"set": kind, "rows": rows}, models, y="%")
-        for kind, title in _SETS.items()
+        for kind, title in sets.items()
         for rows in SOURCES
     ]
     what, first = "First token, all rows, mean over layers, in %", table.filter(set="bos", rows="all")

@@ -18,17 +18,7 @@ from numpy.typing import NDArray
 from floatscope.analysis.cells import Array, cell_columns, ratio
 from floatscope.analysis.drawing import lines
 from floatscope.analysis.figure import Figure, finding, result_figure
-from floatscope.analysis.results import (
-    GROUP,
-    NORMALISATIONS,
-    Controls,
-    Options,
-    Panel,
-    Result,
-    analyse,
-    group_of,
-    sample_name,
-)
+from floatscope.analysis.results import Controls, Options, Panel, Result, analyse, group_of, sample_name
 from floatscope.analysis.uniform import on_uniform
 from floatscope.errors import UserError
 from floatscope.registry import Registry
@@ -150,11 +140,10 @@ def field_of(trace: Trace, normalisation: str = "rows") -> Field:
 
 def make_field(received: Array, rows: Array, seen: Array, normalisation: str) -> Field:
     """Received attention [..., token] of so many rows, of which `seen` see a column."""
-    if normalisation not in NORMALISATIONS:
-        raise UserError(f"The normalisation {normalisation!r} is not known; use 'rows' or 'visible'.")
+    Options(normalisation=normalisation)  # refuses one that is not known
     visible = ratio(received * rows.astype(np.float32), seen, 0).astype(np.float32)
-    present = np.broadcast_to(seen > 0, received.shape)
-    return Field(received if normalisation == "rows" else visible, visible, present, rows)
+    scores = {"rows": received, "visible": visible}[normalisation]
+    return Field(scores, visible, np.broadcast_to(seen > 0, received.shape), rows)
 
 
 def detect(trace: Trace, detector: str = "zscore(3)", normalisation: str = "rows") -> Array:
@@ -224,25 +213,20 @@ def anchor_list(trace: Trace, options: Options, number: int) -> pl.DataFrame:
     """One row per layer and position that was ever an anchor."""
     weights = detect(trace, options.detector, options.normalisation) > 0.5
     layer, position = np.nonzero(weights.any(axis=0))
-    texts = np.array(trace.texts_or_ids, dtype=object)
-    regions = np.array([""] * len(texts), dtype=object)
-    for region in trace.regions:
-        regions[region.start : region.stop] = region.label
-    return pl.DataFrame(
+    regions = [region.label for region in trace.regions for _ in range(len(region))] or [""] * len(trace.canvas)
+    labels = {"model": trace.model, **group_of(trace), "sample": sample_name(trace, number)}
+    found = pl.DataFrame(
         {
-            "model": [trace.model] * len(layer),
-            **{name: [value] * len(layer) for name, value in group_of(trace).items()},
-            "sample": [sample_name(trace, number)] * len(layer),
             "layer": layer,
             "position": position,
-            "text": [str(text) for text in texts[position]],
-            "region": [str(region) for region in regions[position]],
+            "text": pl.Series(trace.texts_or_ids)[position],
+            "region": pl.Series(regions)[position],
             "steps": weights.sum(axis=0)[layer, position],
             "first_step": weights.argmax(axis=0)[layer, position],
             "received": trace.received.mean(axis=0)[layer, position].astype(float),
-        },
-        schema_overrides=dict.fromkeys(("model", *GROUP, "sample", "text", "region"), pl.String),
+        }
     )
+    return found.select(*(pl.lit(value).alias(name) for name, value in labels.items()), pl.all())
 
 
 def figure(result: Result, models: Sequence[str]) -> Figure:

@@ -87,28 +87,24 @@ def _one_forward(trace: Trace) -> Pair:
     return 100 * absorbed[-1], 100 * absorbed.mean(axis=0)
 
 
-def _advantage(trace: Trace, products: Array, chosen: Array) -> float:
-    """Mean q.k of anchor columns minus that of the others, over pairs in sight."""
-    row, token = np.indices(products.shape)
-    seen = token <= row if trace.visibility == "causal" else np.ones(products.shape, bool)
-    inside = seen & chosen[None]
-    outside = seen & ~chosen[None]
-    return float(products[inside].mean() - products[outside].mean())
-
-
 def _advantages(trace: Trace, published: Callable[[Array, Array], Array]) -> Pair | None:
-    """Advantages per layer in the q.k [row, token] as `published` makes it of the states, and in that of every head."""
+    """Mean q.k of anchor columns minus that of the others, over pairs in sight, per layer.
+
+    In q.k [row, token] as `published` makes it of the states, and in that of every head.
+    """
     if not {"queries", "keys"} <= set(trace.arrays):
         return None
     # [layer, head, row or token, dimension] of the last step kept
     states = (trace.arrays[name][-1].astype(np.float64) for name in ("queries", "keys"))
     anchors = _or_top(trace, "zscore(3)")[int(trace.matrix_steps[-1]), trace.matrix_layers]
-    both = [
-        [_advantage(trace, product(queries, keys), chosen) for product in (published, _by_head)]
-        for queries, keys, chosen in zip(*states, anchors, strict=True)
-    ]
-    found, exact = np.transpose(both)
-    return found, exact
+    found: Pair = np.zeros(len(anchors)), np.zeros(len(anchors))
+    for layer, (queries, keys, chosen) in enumerate(zip(*states, anchors, strict=True)):
+        seen = np.ones((queries.shape[1], keys.shape[1]), bool)
+        seen = np.tril(seen) if trace.visibility == "causal" else seen
+        for values, product in zip(found, (published, _by_head), strict=True):
+            products = product(queries, keys)
+            values[layer] = products[seen & chosen].mean() - products[seen & ~chosen].mean()
+    return found
 
 
 def _by_head(queries: Array, keys: Array, modulo: bool = False) -> Array:
@@ -116,11 +112,6 @@ def _by_head(queries: Array, keys: Array, modulo: bool = False) -> Array:
     head = np.arange(len(queries))
     pairing = head % len(keys) if modulo else head // (len(queries) // len(keys))
     return np.einsum("hid,hjd->hij", queries, keys[pairing]).mean(axis=0)
-
-
-def _averaged_first(queries: Array, keys: Array) -> Array:
-    """q.k of q and k that are averaged over heads before."""
-    return queries.mean(axis=0) @ keys.mean(axis=0).T
 
 
 def _retokenised_regions(trace: Trace) -> Pair | None:
@@ -200,7 +191,9 @@ QUIRKS: dict[str, Quirk] = {
     "absolute_threshold": Quirk("absolute threshold, % absorbed", "absorption", _absolute_threshold),
     "one_forward": Quirk("last forward only, % absorbed", "absorption", _one_forward),
     "head_averaged_states": Quirk(
-        "heads averaged first, q·k advantage", "qk", partial(_advantages, published=_averaged_first)
+        "heads averaged first, q·k advantage",
+        "qk",
+        partial(_advantages, published=lambda queries, keys: queries.mean(axis=0) @ keys.mean(axis=0).T),
     ),
     "head_modulo": Quirk(
         "head h with h mod H, q·k advantage", "qk", partial(_advantages, published=partial(_by_head, modulo=True))
@@ -234,28 +227,7 @@ def figure(result: Result, models: Sequence[str], beside: str | None = None) -> 
         )
         for name, quirk in quirks.items()
     ]
-    return result_figure(
-        result,
-        "Published computations beside exact ones",
-        panels,
-        "The computations of the published code, quirk by quirk, on the same traces: dashed as published, thick as "
-        "defined. The thin solid line is the control: the published computation on uniform attention, which is what "
-        "its figure would show with nothing to see.",
-        _furthest(table, quirks, models),
-        table,
-        subtitle="uniform: the published computation on uniform attention",
-        drawn=drawn,
-    )
-
-
-def published_view(compat: Result, name: str, models: Sequence[str]) -> Figure | None:
-    """The quirks that change the figure of an analysis; None where there are none."""
-    shown = figure(compat, models, name)
-    return None if shown.table.is_empty() else shown
-
-
-def _furthest(table: pl.DataFrame, quirks: Iterable[str], models: Sequence[str]) -> str:
-    """For each quirk the model whose published value lies furthest from the exact one, means over layers."""
+    # of each quirk the model whose published value lies furthest from the exact one
     means = table.group_by("quirk", "model", maintain_order=True).agg(pl.col("published", "exact", "uniform").mean())
     known = means.drop_nulls(["published", "exact"]).filter(pl.col("model").is_in(list(models)))
     gap = (pl.col("published") - pl.col("exact")).abs()
@@ -266,4 +238,15 @@ def _furthest(table: pl.DataFrame, quirks: Iterable[str], models: Sequence[str])
             even = f" (uniform {number_text(row['uniform'], 2)})" if row["uniform"] is not None else ""
             shown = f"{number_text(row['published'], 2)} instead of {number_text(row['exact'], 2)}"
             words.append(f"{name.replace('_', ' ')} {shown} in {row['model']}{even}")
-    return f"As published instead of exact, mean over layers: {'; '.join(words)}." if words else ""
+    return result_figure(
+        result,
+        "Published computations beside exact ones",
+        panels,
+        "The computations of the published code, quirk by quirk, on the same traces: dashed as published, thick as "
+        "defined. The thin solid line is the control: the published computation on uniform attention, which is what "
+        "its figure would show with nothing to see.",
+        f"As published instead of exact, mean over layers: {'; '.join(words)}." if words else "",
+        table,
+        subtitle="uniform: the published computation on uniform attention",
+        drawn=drawn,
+    )

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from floatscope.analysis.results import LABELS, NUMBERS, Options, Panel, readable, summarise
 
 THIRDS = ("shallow", "middle", "deep")
-ALL = "all"
 CONTRAST = "shallow - deep"
 
 
@@ -45,7 +44,7 @@ def _by_depth(panel: Panel) -> pl.DataFrame:
     samples = readable(panel.samples).with_columns(depth=depth)
     mean = pl.col(NUMBERS).mean()
     by_third = samples.group_by([*groups, "depth"], maintain_order=True).agg(mean)
-    whole = samples.group_by(groups, maintain_order=True).agg(mean).with_columns(depth=pl.lit(ALL))
+    whole = samples.group_by(groups, maintain_order=True).agg(mean).with_columns(depth=pl.lit("all"))
     shallow, deep = (by_third.filter(depth=name) for name in (THIRDS[0], THIRDS[2]))
     contrast = minus(shallow, deep, groups).with_columns(depth=pl.lit(CONTRAST))
     return pl.concat(part.select(*groups, "depth", *NUMBERS) for part in (by_third, whole, contrast))

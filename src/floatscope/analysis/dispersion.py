@@ -47,19 +47,17 @@ def trace_dispersion(trace: Trace, options: Options) -> dict[str, NDArray[np.flo
     return {name: values.mean(axis=0, dtype=np.float64) for name, values in measures.items()}
 
 
-_TITLES = {
-    "anchors": "number of anchors",
-    "effective_share": "exp(entropy) / columns",
-    "gini": "Gini coefficient",
-    "top_share": "share of the top position",
-}
-
-
 def figure(result: Result, models: Sequence[str]) -> Figure:
     """Every dispersion measure per layer."""
     table = result.table
+    titles = {
+        "anchors": "number of anchors",
+        "effective_share": "exp(entropy) / columns",
+        "gini": "Gini coefficient",
+        "top_share": "share of the top position",
+    }
     contrast = result.tables["dispersion_depth"].filter(measure="effective_share", depth=CONTRAST)
-    panels = [lines(table, title, {"measure": name}, models) for name, title in _TITLES.items()]
+    panels = [lines(table, title, {"measure": name}, models) for name, title in titles.items()]
     what = "exp(entropy) / columns, shallow third minus deep third"
     return result_figure(
         result,

@@ -145,12 +145,9 @@ def _heights(ends: Sequence[float], title: str, symlog: bool = False) -> Callabl
 def tooltips(*columns: str) -> list[alt.Tooltip]:
     """What hovering tells: names as they are, numbers with three digits."""
     whole = ("layer", "head", "step", "samples", "position")
-    found = []
-    for column in columns:
-        kind = "Q" if column in (*_NUMBERS, *whole) else "N"
-        number_format = ".3~r" if column in _NUMBERS else alt.Undefined
-        found.append(alt.Tooltip(f"{column}:{kind}", format=number_format))
-    return found
+    kinds = {column: "Q" if column in (*_NUMBERS, *whole) else "N" for column in columns}
+    formats = {column: ".3~r" if column in _NUMBERS else alt.Undefined for column in columns}
+    return [alt.Tooltip(f"{column}:{kinds[column]}", format=formats[column]) for column in columns]
 
 
 _NUMBERS = ("value", "low", "high", "p", "published", "exact", "received", "control_value", *CONTROLS)
@@ -328,9 +325,9 @@ def cells(
     return plot(layers, title, table, where, width, height, name=name, bed=True)
 
 
-def name_axis(label: Any = alt.Undefined, angle: float = 0) -> alt.Axis:
+def name_axis(label: Any = alt.Undefined) -> alt.Axis:
     """Names beside cells, as many as there is room for."""
-    return alt.Axis(labelExpr=label, labelAngle=angle, labelOverlap="parity", domain=False, grid=False)
+    return alt.Axis(labelExpr=label, labelAngle=0, labelOverlap="parity", domain=False, grid=False)
 
 
 def token_axis(texts: Mapping[int, str], pixels: int, angle: int) -> alt.Axis:

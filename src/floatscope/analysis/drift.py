@@ -38,12 +38,9 @@ def drift(traces: Iterable[Trace], options: Options, controls: Controls) -> Resu
         if trace.steps < 2:
             panel.note("Traces of one step have no drift: their values are null.")
         add_floating(trace, options, rng, panel)
-        field = field_of(trace, options.normalisation)
-        anchors = parse_detector(options.detector)(field) > 0.5
-        found = _measures(trace.received, anchors, field.present)
         flat = on_uniform(trace, lambda even: trace_drift(even, options))
-        random = _measures(*shuffled(trace.received, anchors, field.present, rng), field.present)
-        return cell_columns(keys, value=found, uniform=flat, random=random)
+        random = trace_drift(trace, options, rng)
+        return cell_columns(keys, value=trace_drift(trace, options), uniform=flat, random=random)
 
     result, panel = analyse("drift", traces, keys, measure, options, controls, drift_depth=depth_table)
     if "drift_ends" not in panel.beside:
@@ -53,25 +50,26 @@ def drift(traces: Iterable[Trace], options: Options, controls: Controls) -> Resu
     return replace(result, tables={**result.tables, **further})
 
 
-def trace_drift(trace: Trace, options: Options) -> dict[str, Array]:
-    """Every measure of one trace, [layer]; nan where it is undefined."""
+def trace_drift(trace: Trace, options: Options, rng: np.random.Generator | None = None) -> dict[str, Array]:
+    """Every measure of one trace, [layer]; nan where undefined. With `rng`, positions are shuffled at each step."""
+    if trace.steps < 2:
+        return {name: np.full(trace.layers, np.nan) for name in MEASURES}
     field = field_of(trace, options.normalisation)
-    return _measures(trace.received, parse_detector(options.detector)(field) > 0.5, field.present)
-
-
-def _measures(received: Array, anchors: Array, present: Array) -> dict[str, Array]:
-    """received, anchors, present: [step, layer, token] -> each measure [layer]."""
-    if len(received) < 2:
-        return {name: np.full(received.shape[1], np.nan) for name in MEASURES}
+    received, anchors = trace.received, parse_detector(options.detector)(field) > 0.5  # [step, layer, token]
+    if rng is not None:
+        received, anchors = shuffled(received, anchors, field.present, rng)
     share = received / np.maximum(received.sum(axis=-1, keepdims=True), 1e-12)
     centroid = share @ np.arange(received.shape[-1], dtype=np.float64)  # [step, layer]
-    top = np.where(present, received, -1).argmax(axis=-1)
+    top = np.where(field.present, received, -1).argmax(axis=-1)
     before, after = share[:-1], share[1:]
     lengths = np.sqrt(np.einsum("slt,slt->sl", share, share))
     ever, always = anchors.any(axis=0).sum(axis=-1), anchors.all(axis=0).sum(axis=-1)
     union, common = (anchors[1:] | anchors[:-1]).sum(axis=-1), (anchors[1:] & anchors[:-1]).sum(axis=-1)
     begins = anchors.copy()  # a life begins where the step before had no anchor
     begins[1:] &= ~anchors[:-1]
+    count = min(TOP, received.shape[-1])
+    best = np.zeros(received.shape, bool)
+    np.put_along_axis(best, np.argpartition(received, -count, axis=-1)[..., -count:], True, axis=-1)
     measures = {
         # 1 - Jaccard of consecutive steps; pairs of steps without any anchor are left out
         "turnover": mean_known(1 - common / np.maximum(union, 1), union > 0),
@@ -82,17 +80,9 @@ def _measures(received: Array, anchors: Array, present: Array) -> dict[str, Arra
         "static_share": ratio(always, ever),
         "direction": spearman(top.T, np.arange(len(top))) if len(top) > 2 else np.full(top.shape[1], np.nan),
         "cosine": (np.einsum("slt,slt->sl", before, after) / (lengths[:-1] * lengths[1:])).mean(axis=0),
-        "top_overlap": _top_overlap(received),
+        "top_overlap": (best[1:] & best[:-1]).sum(axis=-1).mean(axis=0) / count,
     }
     return {name: np.asarray(measures[name], np.float64) for name in MEASURES}
-
-
-def _top_overlap(received: Array) -> Array:
-    count = min(TOP, received.shape[-1])
-    best = np.argpartition(received, -count, axis=-1)[..., -count:]
-    among = np.zeros(received.shape, bool)
-    np.put_along_axis(among, best, True, axis=-1)
-    return (among[1:] & among[:-1]).sum(axis=-1).mean(axis=0) / count
 
 
 _TITLES = {
@@ -106,16 +96,15 @@ _TITLES = {
     "cosine": "cosine between steps",
     "top_overlap": "overlap of the top ten",
 }
-_FAR = ("top_shift", "centroid_shift", "wasserstein")
-"""Measures whose random control lies orders of magnitude above the values."""
 
 
 def figure(result: Result, models: Sequence[str]) -> Figure:
     """From the first step to the last and over the run; and every measure from one step to the next per layer."""
     table = result.table
     groups, tables = panels(result, models)
+    far = ("top_shift", "centroid_shift", "wasserstein")  # their random control lies orders of magnitude above
     groups["from one step to the next"] = [
-        lines(table, title, {"measure": name}, models, symlog=name in _FAR) for name, title in _TITLES.items()
+        lines(table, title, {"measure": name}, models, symlog=name in far) for name, title in _TITLES.items()
     ]
     what, turnover = "Turnover from step to step, mean over layers", table.filter(measure="turnover")
     told = (sentences(result, models), finding(what, turnover, models, ("random", "untrained")))

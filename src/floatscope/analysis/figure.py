@@ -156,20 +156,15 @@ def by_model(table: pl.DataFrame, models: Sequence[str], column: str = "value") 
     return {model: means[model] for model in models if model in means}
 
 
-def rows_by_model(table: pl.DataFrame, models: Sequence[str], digits: int = 3) -> dict[str, str]:
-    """The one row of each model, with its interval and, where there is one, its p."""
-    found = {}
-    for row in table.drop_nulls("value").iter_rows(named=True):
-        p = f", p = {number_text(row['p'])}" if row.get("p") is not None else ""
-        found[row["model"]] = interval_text(row["value"], row.get("low"), row.get("high"), digits) + p
-    return {model: found[model] for model in models if model in found}
-
-
 def finding(
     what: str, table: pl.DataFrame, models: Sequence[str], controls: Sequence[str], digits: int = 2, rows: bool = False
 ) -> str:
-    """The sentence of a table: means over layers or, where there is one row per model, that row with its interval."""
-    values = rows_by_model(table, models, digits) if rows else by_model(table, models)
+    """The sentence of a table: means over layers or, where there is one row per model, that row with interval and p."""
+    values: dict[str, Any] = by_model(table, models)
+    own = table.filter(pl.col("model").is_in(list(values))).drop_nulls("value")
+    for row in own.iter_rows(named=True) if rows else ():
+        p = f", p = {number_text(row['p'])}" if row.get("p") is not None else ""
+        values[row["model"]] = interval_text(row["value"], row.get("low"), row.get("high"), digits) + p
     return sentence(what, values, {name: by_model(table, models, name) for name in controls}, digits)
 
 

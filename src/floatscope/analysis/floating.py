@@ -63,14 +63,9 @@ class View(NamedTuple):
         return View(self.received[steps], self.anchors[steps], self.present[steps], self.places, self.tops[steps])
 
 
-def context_of(trace: Trace) -> NDArray[np.int64]:
-    """Positions that are no slots, ascending."""
-    return np.setdiff1d(np.arange(len(trace.canvas)), trace.slots)
-
-
 def side_of(trace: Trace) -> str:
     """Where the answer stands: right or left of the other tokens (but for a tenth, such as a bos token), or between."""
-    context = context_of(trace)
+    context = np.setdiff1d(np.arange(len(trace.canvas)), trace.slots)
     if (context < trace.slots[0]).sum() >= 0.9 * len(context):
         return "right"
     return "left" if (context > trace.slots[-1]).sum() >= 0.9 * len(context) else "between"
@@ -89,7 +84,7 @@ def views(trace: Trace, options: Options, heads: bool = False) -> Iterator[tuple
 
     Steps without such rows are left out. heads: every head apart, [step, layer, head, column], where the trace has it.
     """
-    rows, seen = trace.rows[:, None, None], trace.visible
+    rows, seen, token = trace.rows[:, None, None], trace.visible, np.arange(len(trace.canvas))
     received = {"all": trace.received, "masked": trace.arrays.get("received_masked", np.zeros(seen.shape))}
     if heads:
         rows, seen, masked = rows[..., None], seen[:, :, None], trace.group_labels.index(f"{ANSWER}:masked")
@@ -99,7 +94,7 @@ def views(trace: Trace, options: Options, heads: bool = False) -> Iterator[tuple
     for rows_of, values in received.items():
         asked = values.reshape(len(values), -1).any(axis=1)  # an ARM has no masked rows
         normalisation = options.normalisation if rows_of == "all" else "rows"
-        for columns, chosen in (("all", np.arange(len(trace.canvas))), ("context", context_of(trace))):
+        for columns, chosen in (("all", token), ("context", np.setdiff1d(token, trace.slots))):
             if not asked.any() or not len(chosen):
                 continue
             there = np.broadcast_to(seen > 0, values.shape)[asked]
@@ -192,13 +187,12 @@ def add_floating(trace: Trace, options: Options, rng: np.random.Generator, panel
         kind: {label: mean_known(values, ~np.isnan(values)) for label, values in found.items() if label[0] in CHANGES}
         for kind, found in kinds.items()
     }
-    columns = cell_columns((*keys[:3], "percent"), **curves)
-    columns["percent"] = columns["percent"] * 100 // (POINTS - 1)
-    panel.next_to("drift_curve", (*keys[:3], "percent")).add(trace, columns)
     own, chance = anchor_states(trace, options)
-    columns = cell_columns(("state", "percent"), value=own, random=chance)
-    columns["percent"] = columns["percent"] * 100 // (POINTS - 1)
-    panel.next_to("drift_states", ("state", "percent")).add(trace, columns)
+    over_run = {"drift_curve": (keys[:3], curves), "drift_states": (("state",), {"value": own, "random": chance})}
+    for table, (labels, numbers) in over_run.items():
+        columns = cell_columns((*labels, "percent"), **numbers)
+        columns["percent"] = columns["percent"] * 100 // (POINTS - 1)
+        panel.next_to(table, (*labels, "percent")).add(trace, columns)
     if "head_attention" not in trace.arrays:
         panel.note("Heads apart (drift_heads) need traces with --keep heads.")
         return

@@ -125,10 +125,7 @@ def _named(trace: Trace, columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _contrasts(panel: Panel) -> pl.DataFrame:
-    """Rollout from the answer to the gold document minus the mean over the others, per sample and window.
-
-    Every row stands twice: under its gold position and under any.
-    """
+    """Rollout from the answer to the gold document minus the mean over the others, per sample and window."""
     documents = readable(panel.samples.filter(_TO_DOCUMENTS)).with_columns(_IS_GOLD.alias("is_gold"))
     gap = [
         (pl.col(name).filter("is_gold").mean() - pl.col(name).filter(~pl.col("is_gold")).mean()).alias(name)
@@ -136,7 +133,7 @@ def _contrasts(panel: Panel) -> pl.DataFrame:
     ]
     each = documents.group_by(*LABELS, "gold", "window", maintain_order=True).agg(gap)
     each = each.drop_nulls("value")  # no gold document, or no other one
-    return pl.concat([each, each.with_columns(pl.lit(_ANY).alias("gold"))])
+    return pl.concat([each, each.with_columns(pl.lit(_ANY).alias("gold"))])  # under its gold position, and under any
 
 
 _TO_DOCUMENTS = (

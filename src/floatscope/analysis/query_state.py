@@ -72,14 +72,11 @@ def _trace_states(trace: Trace) -> dict[tuple[str, str], Array]:
     }
 
 
-_KINDS = {"region": "to regions", "class": "to token classes"}
-
-
 def figure(result: Result, models: Sequence[str]) -> Figure:
     """Where masked and committed slots look, by region and token class."""
     table = result.table.filter(pl.col("depth") == "all", pl.col("state").is_in(STATES[:2]))
     groups: dict[str, list[Plot | None]] = {}
-    for kind, title in _KINDS.items():
+    for kind, title in {"region": "to regions", "class": "to token classes"}.items():
         part = table.filter(target_kind=kind).drop_nulls("value")
         order = part["target"].unique(maintain_order=True).to_list()
         look = {"hollow": "datum.state == 'masked'", "apart": "state", "ends": table_ends(part, zero=True)}

@@ -20,12 +20,12 @@ class TraceFiles:
         return len(self.paths)
 
     def __iter__(self) -> Iterator[Trace]:
-        if self.progress is None:
-            yield from map(Trace.load, self.paths)
-            return
-        from rich.progress import track
+        paths: Iterable[Path] = self.paths
+        if self.progress is not None:
+            from rich.progress import track
 
-        yield from map(Trace.load, track(self.paths, description=self.progress, transient=True))
+            paths = track(paths, description=self.progress, transient=True)
+        return map(Trace.load, paths)
 
 
 def find_traces(*places: str | Path, progress: str | None = None) -> TraceFiles:

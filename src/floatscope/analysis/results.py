@@ -28,7 +28,6 @@ GROUP = ("task", "condition")
 """What the caller says of a trace in its metadata; numbers of traces that differ in it are never pooled."""
 LABELS = ("model", "kind", *GROUP, "trace")
 """What tells samples and their groups apart in a long table of samples."""
-NORMALISATIONS = ("rows", "visible")
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Options:
             raise UserError(f"The seed {self.seed} is negative; give 0 or a positive whole number.")
         if self.draws < 1:
             raise UserError(f"{self.draws} bootstrap draws give no interval; give at least 1.")
-        if self.normalisation not in NORMALISATIONS:
+        if self.normalisation not in ("rows", "visible"):
             raise UserError(f"The normalisation {self.normalisation!r} is not known; use 'rows' or 'visible'.")
 
 
@@ -260,7 +259,17 @@ def summarise(
     # One part after the other that shares its group and first key: matrices of samples x cells stay small and dense.
     parts = samples.partition_by(*groups, keys[0], maintain_order=True) or [samples]
     table = pl.concat(_summarise_part(readable(part), [*groups, *keys], options, tested) for part in parts)
-    return _with_untrained(table, keys, panel, derived)
+    if panel.untrained is None or not panel.untrained.frames:
+        return table.with_columns(pl.lit(None, pl.Float64).alias("untrained"))
+    # beside each model its untrained control of the same task and condition; one without such labels is of all
+    control, labels = readable(derived(panel.untrained)), [name for name in GROUP if name not in keys]
+    joined = []
+    for part in table.partition_by("model", *labels, maintain_order=True):
+        own = pl.col("model").is_in(panel.controls_of(part["model"][0]))
+        same = (pl.col(name).is_in(["", part[name][0]]) for name in labels)
+        means = control.filter(own, *same).group_by(keys, maintain_order=True).agg(untrained=pl.col("value").mean())
+        joined.append(part.join(means, on=keys, how="left", nulls_equal=True, maintain_order="left"))
+    return pl.concat(joined)
 
 
 def _summarise_part(samples: pl.DataFrame, keys: list[str], options: Options, tested: pl.Expr | None) -> pl.DataFrame:
@@ -283,20 +292,3 @@ def _summarise_part(samples: pl.DataFrame, keys: list[str], options: Options, te
         columns["p"] = np.array([sign_flip_test(v, options.seed) if asked else np.nan for v, asked in each], float)
     table = cells.drop("cell").with_columns(pl.Series(name, values) for name, values in columns.items())
     return table.with_columns(pl.col(pl.Float64).fill_nan(None))
-
-
-def _with_untrained(
-    table: pl.DataFrame, keys: list[str], panel: Panel, derived: Callable[[Panel], pl.DataFrame]
-) -> pl.DataFrame:
-    """Join each model with its untrained control of the same task and condition; one without labels is of all."""
-    if panel.untrained is None or not panel.untrained.frames:
-        return table.with_columns(pl.lit(None, pl.Float64).alias("untrained"))
-    control = readable(derived(panel.untrained))
-    groups = [name for name in GROUP if name not in keys]
-    parts = []
-    for part in table.partition_by("model", *groups, maintain_order=True):
-        own = pl.col("model").is_in(panel.controls_of(part["model"][0]))
-        same = (pl.col(name).is_in(["", part[name][0]]) for name in groups)
-        means = control.filter(own, *same).group_by(keys, maintain_order=True).agg(untrained=pl.col("value").mean())
-        parts.append(part.join(means, on=keys, how="left", nulls_equal=True, maintain_order="left"))
-    return pl.concat(parts)

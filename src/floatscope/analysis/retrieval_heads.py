@@ -62,9 +62,13 @@ def retrieval_heads(traces: Iterable[Trace], options: Options, controls: Control
         "which at least one is gold."
     )
     result, panel = analyse("retrieval_heads", traces, keys, measure, options, controls, nothing)
+    lists = ("model", *GROUP, "score")
+    ranked = result.table.drop_nulls("value").sort("value", descending=True, maintain_order=True)
+    rank = pl.int_range(1, pl.len() + 1).over(lists).alias("rank")
+    top = ranked.select(*lists, rank, pl.all().exclude(lists)).filter(pl.col("rank") <= _TOP)
     tables = {
         **result.tables,
-        "retrieval_heads_top": _top_heads(result.table),
+        "retrieval_heads_top": top.sort(*lists, "rank", maintain_order=True),
         "retrieval_heads_depth": depth_table(panel, options),
         "retrieval_heads_stability": _stability(panel, options),
     }
@@ -112,15 +116,6 @@ def _masses(trace: Trace, columns: list[int]) -> dict[str, Array]:
         mass = trace.region_attention[:, :, :, trace.group_labels.index(QUERY)]
         scores["query"] = mass[..., columns].sum(axis=-1).mean(axis=0)
     return scores
-
-
-def _top_heads(table: pl.DataFrame) -> pl.DataFrame:
-    """The best heads by score, with their controls."""
-    ranked = table.drop_nulls("value").sort("value", descending=True, maintain_order=True)
-    lists = ("model", *GROUP, "score")
-    rank = pl.int_range(1, pl.len() + 1).over(lists).alias("rank")
-    top = ranked.select(*lists, rank, pl.all().exclude(lists)).filter(pl.col("rank") <= _TOP)
-    return top.sort(*lists, "rank", maintain_order=True)
 
 
 def _stability(panel: Panel, options: Options) -> pl.DataFrame:

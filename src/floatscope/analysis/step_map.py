@@ -1,6 +1,6 @@
 """The map of one sample: received attention over steps and tokens, under every model, for each side of the answer."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import altair as alt
@@ -32,16 +32,21 @@ def step_map(traces: Iterable[Trace], models: Sequence[str], layer: int | None, 
     """Received attention over steps and tokens: one sample under every model, a row of panels for each side.
 
     Where all answers stand on one side, each model has its untrained control beside it. Without a layer it is the one
-    that exchanges most anchors under the first model, and the panels are small; with one (a negative one counts from
-    the last) they are as wide as the canvas, with token texts and rings where slots commit.
+    that exchanges most anchors under the first model (of equals, where most is received), in small panels; with one (a
+    negative one counts from the last) they are as wide as the canvas, with token texts and rings where slots commit.
     """
     shown = _one_sample_per_side(traces, models, options)
     if not shown:
         return None
     wide, first = layer is not None, next(iter(shown.values()))[0]
-    lively = _liveliest(first, options)
+    anchors = detect(first, options.detector, options.normalisation) > 0.5  # [step, layer, token]
+    changes, peaks = (anchors[0] != anchors[-1]).sum(axis=-1), first.received.max(axis=(0, 2))
+    lively = max(range(first.layers), key=lambda layer: (int(changes[layer]), float(peaks[layer])))
     parts: dict[str, list[pl.DataFrame]] = {}
+    told = []
     for side, group in shown.items():
+        runs = ", ".join(f"{trace.model} {100 * exchanged(trace, options):.0f} %" for trace in group)
+        told.append(f"{runs} ({SIDES[side]})" if len(shown) > 1 else runs)
         for trace in group:
             # models of unequal depth are shown at the same relative depth
             depth = layer if layer is not None else round(lively * (trace.layers - 1) / max(1, first.layers - 1))
@@ -66,7 +71,7 @@ def step_map(traces: Iterable[Trace], models: Sequence[str], layer: int | None, 
         "the line above marks the slots of the answer. Stripes are anchors that stay, marks that wander are anchors "
         f"that float. {'An ARM writes at the right only.' if several else 'The control is the untrained model.'} The "
         f"sample is the one in which most is exchanged, “{question}”; layer {table['layer'][0]}: {why}.",
-        finding=_told(shown, options),
+        finding=f"Anchors that change from the first step to the last in this sample: {'; '.join(told)}.",
         subtitle="square: anchor; line above: the answer" + ("; ring: the slot commits at this step" if wide else ""),
     )
 
@@ -81,29 +86,19 @@ def temporal_heatmap(trace: Trace, layer: int, options: Options) -> pl.DataFrame
     step, position = np.nonzero(present)
     commit = np.full(len(trace.canvas), -1)
     commit[trace.slots] = trace.commit_step
-    texts = np.array(trace.texts_or_ids, dtype=object)
     return pl.DataFrame(
         {
-            "model": [trace.model] * len(step),
-            "layer": [layer] * len(step),
+            "model": trace.model,
+            "layer": layer,
             "step": step,
             "position": position,
-            "text": [str(text) for text in texts[position]],
+            "text": pl.Series(trace.texts_or_ids)[position],
             "received": trace.received[:, layer][step, position].astype(float),
             "anchor": weights[step, position],
             "slot": np.isin(position, trace.slots),
             "commits": commit[position] == step,
         }
     )
-
-
-def _told(shown: Mapping[str, Sequence[Trace]], options: Options) -> str:
-    """How many anchors each of the runs that are shown exchanges."""
-    told = []
-    for side, group in shown.items():
-        runs = ", ".join(f"{trace.model} {100 * exchanged(trace, options):.0f} %" for trace in group)
-        told.append(f"{runs} ({SIDES[side]})" if len(shown) > 1 else runs)
-    return f"Anchors that change from the first step to the last in this sample: {'; '.join(told)}."
 
 
 def _one_sample_per_side(traces: Iterable[Trace], models: Sequence[str], options: Options) -> dict[str, list[Trace]]:
@@ -140,13 +135,6 @@ def _whose(trace: Trace) -> tuple[str, str]:
     return str(trace.metadata.get("control_of", trace.model)), str(trace.metadata.get("control") or "")
 
 
-def _liveliest(trace: Trace, options: Options) -> int:
-    """The layer that exchanges most anchors from the first step to the last; of equals, where most is received."""
-    anchors = detect(trace, options.detector, options.normalisation) > 0.5  # [step, layer, token]
-    changes, peaks = (anchors[0] != anchors[-1]).sum(axis=-1), trace.received.max(axis=(0, 2))
-    return max(range(trace.layers), key=lambda layer: (int(changes[layer]), float(peaks[layer])))
-
-
 def _panel(table: pl.DataFrame, part: pl.DataFrame, top: float, narrow: int | None) -> Plot:
     """narrow: the width of a small panel; else it is as wide as its canvas and has texts."""
     wide = narrow is None
@@ -155,11 +143,8 @@ def _panel(table: pl.DataFrame, part: pl.DataFrame, top: float, narrow: int | No
     width = narrow or max(420, min(1500, 11 * len(texts)))
     tokens = alt.Scale(domain=[-0.5, len(texts) - 0.5], nice=False, zero=False)
     apart = 8 if len(texts) < 200 else 32
-    axis = (
-        token_axis(texts, width, -90)
-        if wide
-        else alt.Axis(values=[*range(0, len(texts), apart)], labelOverlap="parity")
-    )
+    axis = alt.Axis(values=[*range(0, len(texts), apart)], labelOverlap="parity")
+    axis = token_axis(texts, width, -90) if wide else axis
     y = alt.Y("step:O", title="step", scale=alt.Scale(paddingInner=0, paddingOuter=0), axis=name_axis())
     base = alt.Chart().encode(x=alt.X("position:Q", title="token", scale=tokens, axis=axis), y=y)
     # cells overlap a little, so that there are no seams between them

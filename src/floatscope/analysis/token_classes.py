@@ -1,6 +1,7 @@
 """Token classes: what anchors are made of by depth and step; "shallow structure, deep content" as a test."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -70,7 +71,8 @@ def token_classes(traces: Iterable[Trace], options: Options, controls: Controls)
         return columns | {"class": np.array(CLASSES)[columns["class"]]}
 
     keys = ("depth", "phase", "class")
-    return analyse("token_classes", traces, keys, measure, options, controls, token_classes_test=_depth_test)[0]
+    test = partial(summarise, keys=("treatment", "contrast"), derived=_contrasts, tested=pl.lit(True))
+    return analyse("token_classes", traces, keys, measure, options, controls, token_classes_test=test)[0]
 
 
 def class_mass(mass: Array, classes: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -92,13 +94,8 @@ def _shares(mass: NDArray[np.float64]) -> dict[tuple[str, str], Array]:
     return dict(zip(labels, shares.reshape(-1, len(CLASSES)), strict=True))
 
 
-def _depth_test(panel: Panel, options: Options) -> pl.DataFrame:
-    """Per sample: structural share shallow - deep, lexical share deep - shallow; sign-flip test."""
-    return summarise(panel, options, ("treatment", "contrast"), _contrasts, pl.lit(True))
-
-
 def _contrasts(panel: Panel) -> pl.DataFrame:
-    """Summed share of some classes in the shallow third minus the deep one or the reverse; null where undefined."""
+    """Per sample: structural share shallow - deep, lexical share deep - shallow; null where a share is undefined."""
     samples = readable(panel.samples).filter(phase="all")
     parts = []
     for treatment, (structural, lexical) in TREATMENTS.items():

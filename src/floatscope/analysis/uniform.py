@@ -6,7 +6,7 @@ trace exactly as on the captured one. Which rows see which columns follows from 
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from floatscope.canvas import positions
 from floatscope.errors import UserError
 from floatscope.traces import ARRAYS, Trace
+from floatscope.traces.arrays import LazyArrays
 from floatscope.traces.trace import array_shape
 
 _MADE = (
@@ -25,8 +26,8 @@ _MADE = (
 
 def uniform_layers(trace: Trace) -> tuple[Trace, NDArray[np.int64]]:
     """The same with one head and one layer of each kind, and the kind of each layer: most models have one kind."""
-    arrays = UniformArrays(trace, reduced=True)
-    return dataclasses.replace(trace, arrays=arrays), arrays.which
+    even = UniformAttention(trace, reduced=True)
+    return dataclasses.replace(trace, arrays=LazyArrays(even.shapes, even.make)), even.which
 
 
 def on_uniform(trace: Trace, measured: Callable[[Trace], Mapping[Any, NDArray[Any]]]) -> dict[Any, NDArray[Any]]:
@@ -37,7 +38,8 @@ def on_uniform(trace: Trace, measured: Callable[[Trace], Mapping[Any, NDArray[An
 
 def uniform_trace(trace: Trace) -> Trace:
     """The trace of uniform attention under the same visibility; arrays are made when first used."""
-    return dataclasses.replace(trace, arrays=UniformArrays(trace))
+    even = UniformAttention(trace)
+    return dataclasses.replace(trace, arrays=LazyArrays(even.shapes, even.make))
 
 
 def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -73,47 +75,34 @@ def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], N
     return np.clip(first, 0, tokens), np.clip(last, 0, tokens), which.reshape(-1)
 
 
-class UniformArrays(Mapping[str, NDArray[Any]]):
-    """Arrays of uniform attention; heads, and layers of one kind, share their memory."""
+class UniformAttention:
+    """The arrays of uniform attention; heads, and layers of one kind, share their memory."""
 
     def __init__(self, trace: Trace, reduced: bool = False) -> None:
         self._trace = trace
-        self._held: dict[str, NDArray[Any]] = {}
         self._first, self._last, self.which = visible_spans(trace)
         self._layers = np.arange(len(self._first)) if reduced else self.which
-        self._heads = 1 if reduced else trace.heads if "region_attention" in trace.arrays else 1
         self._share = 1.0 / np.maximum(self._last - self._first, 1)  # [kind, row]
+        heads = trace.heads if "region_attention" in trace.arrays and not reduced else 1
+        sizes = {"layer": len(self._layers), "head": heads}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for name in _MADE:  # as captured, but for the layers and heads left out
+            if name in trace.arrays:
+                axes = zip(ARRAYS[name].axes, array_shape(trace.arrays, name), strict=True)
+                self.shapes[name] = tuple(sizes.get(axis, size) for axis, size in axes)
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        if name not in self:
-            raise KeyError(name)
-        if name not in self._held:
-            self._held[name] = self._make(name)
-        return self._held[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in _MADE and name in self._trace.arrays
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in _MADE if name in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def shape_of(self, name: str) -> tuple[int, ...]:
-        """Shapes are those of the captured trace, but for the layers and heads left out."""
-        shape = array_shape(self._trace.arrays, name)
-        sizes = {"layer": len(self._layers), "head": self._heads}
-        return tuple(sizes.get(axis, size) for axis, size in zip(ARRAYS[name].axes, shape, strict=True))
-
-    def _make(self, name: str) -> NDArray[Any]:
+    def make(self, name: str) -> NDArray[Any]:
+        """The array under a name, in its shape."""
         trace = self._trace
         if name == "group_rows":
             return trace.group_rows
         if name == "seen_by":
             return np.unique(trace.seen_by, axis=0)[self._layers]
-        if name == "attention":
-            return np.broadcast_to(self._attention()[:, None], self.shape_of(name))
+        if name == "attention":  # [matrix_layer, row, token]: every row evenly over what it sees
+            token = np.arange(len(trace.canvas))
+            seen = (token >= self._first[..., None]) & (token < self._last[..., None])  # [kind, row, token]
+            even = (seen * self._share[..., None])[self.which[trace.matrix_layers]]
+            return np.broadcast_to(even[:, None], self.shapes[name])
         rows = trace.slots - (trace.logits != "same")
         if name.startswith("received"):
             made = self._received(name)
@@ -127,13 +116,7 @@ class UniformArrays(Mapping[str, NDArray[Any]]):
             made = np.take(made, self._layers, axis=1)
         if "head" in ARRAYS[name].axes:
             made = np.expand_dims(made, 2)
-        return np.broadcast_to(made, self.shape_of(name))
-
-    def _attention(self) -> NDArray[np.float64]:
-        """[matrix_layer, row, token] the matrices themselves: every row evenly over what it sees."""
-        token = np.arange(len(self._trace.canvas))
-        seen = (token >= self._first[..., None]) & (token < self._last[..., None])  # [kind, row, token]
-        return (seen * self._share[..., None])[self.which[self._trace.matrix_layers]]
+        return np.broadcast_to(made, self.shapes[name])
 
     def _received(self, name: str) -> NDArray[Any]:
         """[step, kind, token]"""

@@ -11,12 +11,10 @@ from cyclopts import App, CycloptsError, Parameter, Token, convert
 from floatscope import __version__
 from floatscope.cli.analyzing import analyze
 from floatscope.cli.evaluation import evaluate, table
-from floatscope.cli.live import serve
-from floatscope.cli.one_model import check, families, trace
-from floatscope.cli.parents import pull
+from floatscope.cli.loaded import check, families, serve, trace
 from floatscope.cli.shared import one_line
 from floatscope.cli.studies import report, study
-from floatscope.cli.training import adapt, train
+from floatscope.cli.training import adapt, pull, train
 from floatscope.errors import UserError, plain_warnings
 
 

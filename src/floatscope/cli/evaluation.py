@@ -109,16 +109,27 @@ def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdo
 
 
 def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
-    """Write the study of the flags, run it, print its tables."""
+    """Write the study of the flags, each curve for the tasks that it fits, run it, print its tables."""
     from floatscope.cli.studies import run_shown
+    from floatscope.qa.stressors import STRESSORS
     from floatscope.study.plan import ModelPlan, PromptPlan, Study
 
     tasks = tuple(_task(text, asking) for text in asking.task)
+    for place, curve in enumerate(curves):
+        row = STRESSORS[curve.stressor]
+        fit = tuple(  # no other number of gold documents than it needs, as far as known; questions or passages
+            task.name
+            for task in tasks
+            if (row.gold_documents is None or task.gold_documents in (None, row.gold_documents))
+            and row.passages in (None, task.is_passages)
+        )
+        if not curve.tasks and len(fit) not in (0, len(tasks)):
+            curves[place] = replace(curve, tasks=fit)
     study = Study(
         name=name,
         models=tuple(ModelPlan(*_named(text), asking.family, asking.dtype, asking.device) for text in asking.model),
         tasks=tasks,
-        conditions=tuple(_for_tasks(curve, tasks) for curve in curves),
+        conditions=tuple(curves),
         seed=asking.seed,
         limit=asking.limit,
         slots=asking.length,
@@ -148,18 +159,3 @@ def _task(text: str, asking: Asking) -> TaskPlan:
         plan, shape=asking.shape, corpus=asking.corpus, retrieve=asking.retrieve, retriever=asking.retriever,
         skip_wrong=asking.skip_wrong,
     )  # fmt: skip
-
-
-def _for_tasks(curve: Curve, tasks: tuple[TaskPlan, ...]) -> Curve:
-    """A curve for the tasks it can be for: not known to have another number of gold documents than it needs, and of
-    questions or passages as it is."""
-    from floatscope.qa.stressors import STRESSORS
-
-    row = STRESSORS[curve.stressor]
-    fit = tuple(
-        task.name
-        for task in tasks
-        if (row.gold_documents is None or task.gold_documents in (None, row.gold_documents))
-        and row.passages in (None, task.is_passages)
-    )
-    return curve if curve.tasks or len(fit) in (0, len(tasks)) else replace(curve, tasks=fit)

@@ -18,14 +18,6 @@ Flag = tuple[str, Any, Any]
 """Name, type with its help, default."""
 
 
-def _values_flag(row: Stressor) -> Flag:
-    """The flag with the values of a stressor."""
-    need = row.gold_documents
-    samples = "" if need is None else f", for samples with {need} gold document{'s' * (need > 1)}"
-    text = f"{row.summary}; e.g. {row.example}{samples}."
-    return row.name.replace("-", "_"), Annotated[str | None, Parameter(help=text)], None
-
-
 def _flag_name(option: str, default: Any) -> str:
     """An option that takes several values is a flag to repeat: `kinds` is given as --kind random --kind topical."""
     return option.removesuffix("s") if isinstance(default, tuple) else option
@@ -44,7 +36,13 @@ def _option_flags(rows: Sequence[Stressor]) -> Iterator[Flag]:
 
 def flags_of(rows: Sequence[Stressor]) -> type[Any]:
     """The flags of all stressors as one dataclass."""
-    flags = [*map(_values_flag, rows), *_option_flags(rows)]
+    flags: list[Flag] = []
+    for row in rows:
+        need = row.gold_documents
+        samples = "" if need is None else f", for samples with {need} gold document{'s' * (need > 1)}"
+        told = Parameter(help=f"{row.summary}; e.g. {row.example}{samples}.")
+        flags.append((row.name.replace("-", "_"), Annotated[str | None, told], None))
+    flags += _option_flags(rows)
     names = [part.name for part in fields(Asking)]
     for name, _, _ in flags:
         if name in names:

@@ -59,6 +59,7 @@ def study(
         Run units again that failed before.
     """
     from floatscope.study.plan import SHIPPED, find_study, read_study
+    from floatscope.study.units import missing_files
 
     file = find_study(study)
     plan = read_study(file)
@@ -69,8 +70,12 @@ def study(
         plan = replace(plan, limit=min(limit, plan.limit), tasks=tasks)
     if check:
         return _check(plan)
-    if file.parent == SHIPPED:
-        _refuse_without_data(plan)
+    data = plan.tasks if file.parent == SHIPPED else ()  # such a study comes with the package, but not its data
+    if missing := [path for task in data for path in missing_files(task)]:
+        raise UserError(
+            f"The study {plan.name} needs {', '.join(missing)}, seen from this folder: docs/howto/study.md says where "
+            "its data comes from."
+        )
     if dry_run:
         return _estimate(plan)
     return run_shown(plan, out or Path("runs") / plan.name, retry, report=True)
@@ -104,17 +109,6 @@ def exit_code(run: Run) -> int:
         return 3
     own = run.results().filter(control="")
     return int(any(of_model["error"].is_not_null().all() for of_model in own.partition_by("model")))
-
-
-def _refuse_without_data(plan: Study) -> None:
-    """A study that comes with the package, but not its data."""
-    from floatscope.study.units import missing_files
-
-    if missing := [path for task in plan.tasks for path in missing_files(task)]:
-        raise UserError(
-            f"The study {plan.name} needs {', '.join(missing)}, seen from this folder: docs/howto/study.md says where "
-            "its data comes from."
-        )
 
 
 def _check(plan: Study) -> int:

@@ -28,22 +28,18 @@ class LiveJob:
 
     def __init__(self, work: Callable[[Emit], None]) -> None:
         self._work = work
-        self._events: SimpleQueue[Event | None] = SimpleQueue()
+        self.events: SimpleQueue[Event | None] = SimpleQueue()
         self.cancelled = threading.Event()
 
     def tell(self, event: Event | None) -> None:
         """Hand an event to the client."""
-        self._events.put(event)
+        self.events.put(event)
 
     def emit(self, event: Event) -> None:
         """The same from inside the job; stops the job of a client that has left."""
         if self.cancelled.is_set():
             raise Cancelled
         self.tell(event)
-
-    def next_event(self, timeout: float) -> Event | None:
-        """The next event, None at the end; raises queue.Empty if there is none yet."""
-        return self._events.get(timeout=timeout)
 
     def run(self) -> None:
         """Do the work; whatever goes wrong becomes an event with a sentence, and never ends the worker."""

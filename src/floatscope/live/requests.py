@@ -79,11 +79,16 @@ def read_request(body: bytes, models: Collection[str], limits: Limits = LIMITS) 
     if GAP in question and documents:
         raise Refused(400, f"A text with {GAP} is filled as it stands: remove the documents, or put them into it.")
     answers = _list(table.get("answers", []), "right answers", limits.answers)
+    chosen = _list(table.get("models"), "models", limits.models)
+    if not all(isinstance(name, str) and name in models for name in chosen):
+        raise Refused(400, f"There is no such model here: this page serves {', '.join(models)}.")
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise Refused(400, "Choose one model, or two different ones to compare.")
     return Request(
         question=question,
         documents=tuple(_document(one, number, limits) for number, one in enumerate(documents, 1)),
         answers=tuple(_text(one, "A right answer", limits.answer, empty=False) for one in answers),
-        models=_models(table.get("models"), models, limits),
+        models=tuple(chosen),
         slots=_whole(table.get("slots"), "The number of answer slots", 1, limits.slots),
         steps=_whole(table.get("steps"), "The number of steps", 1, limits.steps),
         seed=_whole(table.get("seed", 0), "The seed", 0, limits.seed),
@@ -111,16 +116,6 @@ def _document(given: Any, number: int, limits: Limits) -> Document:
         _text(table.get("text"), f"The text of document {number}", limits.text, empty=False),
         gold,
     )
-
-
-def _models(given: Any, known: Collection[str], limits: Limits) -> tuple[str, ...]:
-    names = _list(given, "models", limits.models)
-    for name in names:
-        if not isinstance(name, str) or name not in known:
-            raise Refused(400, f"There is no such model here: this page serves {', '.join(known)}.")
-    if not names or len(set(names)) < len(names):
-        raise Refused(400, "Choose one model, or two different ones to compare.")
-    return tuple(names)
 
 
 def _table(given: Any, what: str, known: Collection[str]) -> Mapping[str, Any]:

@@ -222,7 +222,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             while True:
                 try:
-                    event = job.next_event(timeout=_LOOK_TIME)
+                    event = job.events.get(timeout=_LOOK_TIME)
                 except Empty:
                     readable, _, _ = select.select([self.connection], [], [], 0)
                     if readable and not self.connection.recv(1, socket.MSG_PEEK):

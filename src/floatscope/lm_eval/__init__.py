@@ -121,13 +121,16 @@ class FloatscopeLM(TemplateLM):
         answers: list[str] = []
         for batch in order.get_batched(n=self.batch_size):
             wanted = batch[0][1]
+            until = wanted.get("until") or []
+            stops = [until] if isinstance(until, str) else until
             sampler = self._sampler(wanted)
             prompts = [self._fitted(self.tok_encode(context), sampler.length) for context, _ in batch]
             seeds = [derived_seed(self.seed, context) for context, _ in batch]
-            for asked, generation in zip(
-                batch, generate(self.model, prompts, sampler, seeds, edits=self.edits), strict=True
-            ):
-                answers.append(_before(wanted.get("until"), self.model.text(generation.answer, strip=False)))
+            done = generate(self.model, prompts, sampler, seeds, edits=self.edits)
+            for asked, generation in zip(batch, done, strict=True):
+                text = self.model.text(generation.answer, strip=False)
+                ends = (text.find(stop) for stop in stops if stop and stop in text)
+                answers.append(text[: min(ends, default=len(text))])
                 self.cache_hook.add_partial("generate_until", asked, answers[-1])
         return order.get_original(answers)
 
@@ -180,9 +183,3 @@ class FloatscopeLM(TemplateLM):
         if length is not None:
             asked["steps"] = length
         return self.model.sampler(asked, **self._settings)
-
-
-def _before(until: str | Sequence[str] | None, text: str) -> str:
-    """The text up to the first of the stop strings."""
-    stops = [until] if isinstance(until, str) else until or []
-    return text[: min((text.find(stop) for stop in stops if stop and stop in text), default=len(text))]

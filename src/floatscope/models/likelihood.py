@@ -162,21 +162,16 @@ def _rows(model: Model, place: int, pair: Pair, samples: int, seed: int) -> Iter
     if model.mask_id is None:
         yield _Row(place, whole, np.arange(start, len(whole)), whole[start:], 1.0)
         return
-    for first, stop in _segments(start, len(whole), model.block):
+    edges = [start, len(whole)]
+    if model.block is not None:  # blocks, counted from position 0, are filled one after the other
+        edges[1:1] = range((start // model.block + 1) * model.block, len(whole), model.block)
+    for first, stop in pairwise(edges):
         rng = np.random.default_rng([seed, first, *whole[:stop].tolist()])
         for hidden, weight in _maskings(stop - first, samples, rng):
             positions = first + hidden
             tokens = whole[:stop].copy()
             tokens[positions] = model.mask_id
             yield _Row(place, tokens, positions, whole[positions], weight)
-
-
-def _segments(start: int, stop: int, block: int | None) -> list[tuple[int, int]]:
-    """The continuation in parts that the model fills one after the other; blocks are counted from position 0."""
-    if block is None:
-        return [(start, stop)]
-    edges = [start, *range((start // block + 1) * block, stop, block), stop]
-    return list(pairwise(edges))
 
 
 def _maskings(length: int, samples: int, rng: np.random.Generator) -> Iterator[tuple[NDArray[np.int64], float]]:

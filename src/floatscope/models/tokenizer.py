@@ -36,6 +36,7 @@ def load_tokenizer(folder: Path, family: Family, model_type: str | None) -> Any:
             raise UserError(f"{folder}: model_max_length of its tokenizer is no number")
         if own:
             _complete(tokenizer, folder, family, model_type)
+        tokenizer("\ue000")  # which no vocabulary has: one that names no token for such text would fail at a question
     return tokenizer
 
 

@@ -8,16 +8,15 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from floatscope.cache import cache_folder
-from floatscope.files import making_folder
-from floatscope.models.families import FAMILIES, LLADA_LAYER, LLADA_PARTS, Family
+from floatscope.files import making_folder, write_errors
+from floatscope.models.families import FAMILIES, LLADA_LAYER, LLADA_PARTS
 from floatscope.models.shipped import UNTRAINED
 
 FAMILY_OF = {"parent": "causal", "arm": "causal", "dream": "dream", "llada": "llada"}
@@ -25,6 +24,11 @@ UNTRAINED_SEED = 0
 # How many tokens back the heads of the first layer begin by looking, and how firmly (in nats).
 LOOK_BACK = (1, 2, 3, 4)
 FIRMNESS = 10.0
+STATED = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "max_position_embeddings", "rms_norm_eps", "hidden_act", "tie_word_embeddings", "bos_token_id", "eos_token_id",
+    "pad_token_id",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def untrained_twin(trained: Path) -> Path:
     key = hashlib.sha256(b"".join(file.read_bytes() for file in (Path(__file__), *kept))).hexdigest()[:16]
     folder = cache_folder() / "twins" / key / f"{trained.name}-{UNTRAINED}"
     if not folder.is_dir():
-        with making_folder(folder) as made:
+        with write_errors(folder), making_folder(folder) as made:
             made.mkdir()
             for file in kept:
                 shutil.copy(file, made)
@@ -112,8 +116,20 @@ def save_twin(twin: str, model: LlamaForCausalLM, tokenizer: Any, folder: Path) 
     """config.json, model.safetensors and the tokenizer, each twin in the dialect of its family."""
     folder.mkdir(parents=True, exist_ok=True)
     save_weights(twin, model, folder)
-    config = _dialect_config(FAMILIES[FAMILY_OF[twin]], model, tokenizer.mask_token_id)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    family, config = FAMILIES[FAMILY_OF[twin]], cast(Any, model.config)
+    values = {name: getattr(config, name) for name in STATED} | {"rope_theta": config.rope_parameters["rope_theta"]}
+    if not family.is_arm:
+        values["mask_token_id"] = tokenizer.mask_token_id
+    if family.config:  # in the words that the family reads it by
+        values = {word: values[name] for word, name in family.config.items()}
+    stated = {
+        "model_type": (*family.model_types, config.model_type)[0],
+        "architectures": [(*family.architectures, type(model).__name__)[0]],
+        **values,
+        **family.requires,
+        "dtype": "float16",
+    }
+    (folder / "config.json").write_text(json.dumps(stated, indent=2) + "\n")
     tokenizer.save_pretrained(folder)
 
 
@@ -121,46 +137,15 @@ def save_weights(twin: str, model: LlamaForCausalLM, folder: Path) -> None:
     """model.safetensors in fp16, under the names of the twin's family."""
     state = {name: tensor.detach().to(torch.float16) for name, tensor in model.state_dict().items()}
     state.pop("lm_head.weight")  # tied to the embeddings
-    state = _dialect_state(FAMILIES[FAMILY_OF[twin]], state)
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-STATED = (
-    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "max_position_embeddings", "rms_norm_eps", "hidden_act", "tie_word_embeddings", "bos_token_id", "eos_token_id",
-    "pad_token_id",
-)  # fmt: skip
-
-
-def _dialect_config(family: Family, model: LlamaForCausalLM, mask_id: int) -> dict[str, Any]:
-    """What config.json says, in the words that the family reads it by."""
-    config: Any = model.config
-    values = {name: getattr(config, name) for name in STATED} | {"rope_theta": config.rope_parameters["rope_theta"]}
-    if not family.is_arm:
-        values["mask_token_id"] = mask_id
-    if family.config:
-        values = {word: values[name] for word, name in family.config.items()}
-    return {
-        "model_type": (*family.model_types, config.model_type)[0],
-        "architectures": [(*family.architectures, type(model).__name__)[0]],
-        **values,
-        **family.requires,
-        "dtype": "float16",
-    }
-
-
-def _dialect_state(family: Family, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under the family's names; Dream speaks Qwen2, which has biases on q, k and v: they are zero."""
-    if family.name == "dream":
+    if twin == "dream":  # speaks Qwen2, which has biases on q, k and v: they are zero
         projections = {name: tensor for name, tensor in state.items() if re.search(r"[qkv]_proj\.weight$", name)}
-        return state | {
-            name.replace(".weight", ".bias"): tensor.new_zeros(len(tensor)) for name, tensor in projections.items()
-        }
-    if family.name == "llada":
+        for name, tensor in projections.items():
+            state[name.replace(".weight", ".bias")] = tensor.new_zeros(len(tensor))
+    elif twin == "llada":
         names = {ours: theirs for theirs, ours in LLADA_PARTS.items()}
         for layer in range(sum("input_layernorm" in name for name in state)):
             for theirs, ours in LLADA_LAYER.items():
                 names[f"model.layers.{layer}.{ours}"] = f"blocks.{layer}.{theirs}"
         parts = {name: name.removesuffix(".weight") for name in state}
-        return {f"model.transformer.{names[part]}.weight": state[name] for name, part in parts.items()}
-    return state
+        state = {f"model.transformer.{names[part]}.weight": state[name] for name, part in parts.items()}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})

@@ -22,7 +22,6 @@ from floatscope.probe.kernel import LayerStatistics
 from floatscope.probe.layout import Layout
 
 Arrays = dict[str, NDArray[Any]]
-ByLayer = dict[int, Arrays]
 TOP_KEYS = 8
 
 
@@ -107,29 +106,35 @@ class Recorder:
         self._inputs = inputs
         self._group_rows: list[NDArray[np.int32]] = []
         self._computed: list[tuple[int, int]] = []
-        self._by_step, self._seen, self._geometry, self._matrices = (defaultdict[int, ByLayer](dict) for _ in range(4))
+        # By step, each array [layer, ...] in one buffer: many small arrays would tear holes into the heap.
+        self._by_step, self._seen, self._geometry, self._matrices = (defaultdict[int, Arrays](dict) for _ in range(4))
         self._by_slot: Arrays = {}
 
     def finish(self) -> tuple[Arrays, tuple[int, ...]]:
         """The arrays, and the steps whose per-head geometry was kept; nothing is left in the recorder."""
         qk_steps, matrix_steps = tuple(self._geometry), list(self._matrices)
-        matrix_layers = list(self._matrices[matrix_steps[0]]) if matrix_steps else []
-        arrays = {"group_rows": np.stack(self._group_rows)} | _by_step(self._by_step)
+        arrays = {"group_rows": np.stack(self._group_rows)} | _stacked(self._by_step)
         told = {"computed": np.array(self._computed, np.int32), "layer_index": np.arange(self.layers, dtype=np.int32)}
         arrays |= {name: values for name, values in told.items() if name in self.plan.keep}
-        if (seen := _by_step(self._seen).get("seen_by")) is not None:
+        if (seen := _stacked(self._seen).get("seen_by")) is not None:
             arrays["seen_by"] = seen[-1]
             if (seen != seen[-1]).any():  # steps with other rows than the last one
                 arrays["seen_by_step"] = seen
-        arrays |= self._by_slot | _by_step(self._geometry) | _by_step(self._matrices)
+        arrays |= self._by_slot | _stacked(self._geometry) | _stacked(self._matrices)
         if matrix_steps:
             arrays["matrix_steps"] = np.array(matrix_steps, np.int32)
-            arrays["matrix_layers"] = np.array(matrix_layers, np.int32)
+            arrays["matrix_layers"] = np.array(self._matrix_layers, np.int32)
         return arrays, qk_steps
 
     def latest(self, name: str) -> NDArray[Any]:
         """An array of the last step recorded so far, [layer, ...]."""
-        return np.stack([found[name] for found in self._by_step[len(self._by_step) - 1].values()])
+        return self._by_step[len(self._by_step) - 1][name]
+
+    @property
+    def _matrix_layers(self) -> list[int]:
+        """The layers whose full matrices are kept."""
+        wanted = self.plan.matrix_layers
+        return [layer for layer in range(self.layers) if wanted is None or layer in wanted]
 
     def _keep_step(
         self, layer: int, step: int, geometry: Geometry, groups: Tensor,
@@ -148,25 +153,26 @@ class Recorder:
         if "group_attention" in self.plan.keep:
             found["group_attention"] = groups.mean(0)
         kept = self._kept(found, geometry.layout) | self._kept({"region_attention": regions})
-        self._by_step[step][layer] = kept
+        self._put(self._by_step[step], layer, kept)
 
     def _keep_geometry(self, layer: int, step: int, geometry: Geometry, rows: int | None = None) -> None:
         """Per-head sums over the first `rows` rows of the canvas."""
         sums = geometry.qk(rows)
         found = {"qk": sums.qk, "cos": sums.cos, "norm": sums.norm, "key_norm": sums.key_norm}
-        self._geometry[step][layer] = self._kept(found | {"value_norm": geometry.value_norm}, geometry.layout)
-        self._seen[step][layer] = self._kept({"seen_by": geometry.seen_by.int()}, geometry.layout)
+        found["value_norm"] = geometry.value_norm
+        self._put(self._geometry[step], layer, self._kept(found, geometry.layout))
+        self._put(self._seen[step], layer, self._kept({"seen_by": geometry.seen_by.int()}, geometry.layout))
 
     def _keep_matrices(self, layer: int, step: int, geometry: Geometry) -> None:
         """The full R x T matrices of a layer: for small canvases, and on request only."""
         plan, layout = self.plan, geometry.layout
-        if "attention" in plan.keep and (plan.matrix_layers is None or layer in plan.matrix_layers):
+        if "attention" in plan.keep and layer in self._matrix_layers:
             # Rows over a cache have their own positions, so that the matrices of all steps fit each other.
             matrix = _on_canvas(geometry.matrix(), layout.rows, self._inputs, 1)
             queries = _on_canvas(geometry.inputs.query.float(), layout.rows, self._inputs, 1)
             keys = _on_canvas(geometry.inputs.key.float(), layout.keys, plan.tokens, 1)
             found = self._kept({"attention": matrix}, layout) | self._kept({"queries": queries, "keys": keys})
-            self._matrices[step][layer] = found
+            self._put(self._matrices[step], self._matrix_layers.index(layer), found, len(self._matrix_layers))
 
     def _keep_rows(self, layer: int, slots: Any, found: Mapping[str, Tensor], rows: Any) -> None:
         """Open rows [H, N, ...] that predicted the answer slots, into [answer, layer, head, ...]."""
@@ -176,13 +182,20 @@ class Recorder:
             self._by_slot.setdefault(name, np.zeros(shape, array.dtype))[slots, layer] = array
 
     def _kept(self, found: Mapping[str, Tensor], layout: Layout | None = None) -> Arrays:
-        """Copies of what the plan keeps; with a layout, [..., K] as [..., T], 0 for tokens that are no key."""
+        """What the plan keeps; with a layout, [..., K] as [..., T], 0 for tokens that are no key."""
         kept: Arrays = {}
         for name, values in found.items():
             if name in self.plan.keep:
                 whole = values if layout is None else _on_canvas(values, layout.keys, self.plan.tokens, -1)
-                kept[name] = whole.cpu().numpy().copy()
+                kept[name] = whole.cpu().numpy()
         return kept
+
+    def _put(self, buffers: Arrays, layer: int, found: Arrays, layers: int | None = None) -> None:
+        """Copy a layer's arrays into those of its step, [layer, ...]."""
+        for name, values in found.items():
+            if name not in buffers:
+                buffers[name] = np.empty((layers or self.layers, *values.shape), values.dtype)
+            buffers[name][layer] = values
 
 
 class DenoisingRecorder(Recorder):
@@ -329,13 +342,8 @@ def _on_canvas(values: Tensor, places: Tensor, tokens: int, axis: int) -> Tensor
     return values.new_zeros(shape).index_copy_(axis, places, values)
 
 
-def _by_step(held: dict[int, ByLayer]) -> Arrays:
-    """The arrays of steps and layers as [step, layer, ...]."""
-    return _by_layer({step: _by_layer(layers) for step, layers in held.items()})
-
-
-def _by_layer(held: ByLayer) -> Arrays:
-    """The arrays of layers (or steps) as one of each name; each is let go when it is copied: none is there twice."""
+def _stacked(held: dict[int, Arrays]) -> Arrays:
+    """The arrays of steps as [step, layer, ...]; each is let go when it is copied: none is there twice."""
     first = next(iter(held.values()), {})
     made = {name: np.empty((len(held), *values.shape), values.dtype) for name, values in first.items()}
     for place, found in enumerate(held.values()):

@@ -248,14 +248,17 @@ def _in_chat(tokenizer: Any, pieces: Sequence[Piece]) -> list[Piece]:
     lead, mark, trail = _render(tokenizer, _MARK).partition(_MARK)
     content = "".join(piece.text for piece in pieces)
     rendered = _render(tokenizer, content)
-    if mark and rendered == lead + content + trail:
-        inside = list(pieces)
-    elif mark and rendered == lead + content.strip() + trail:  # some templates trim what is said
-        inside = _trimmed(pieces)
-    else:
+    if not mark or rendered not in (lead + content + trail, lead + content.strip() + trail):
         raise UserError(
             "The tokenizer's chat template changes the text of the prompt, so its regions would be unknown: run it raw."
         )
+    inside = list(pieces)
+    if rendered != lead + content + trail:  # some templates trim what is said
+        for strip, order in ((str.lstrip, range(len(inside))), (str.rstrip, reversed(range(len(inside))))):
+            for place in order:
+                inside[place] = replace(inside[place], text=strip(inside[place].text))
+                if inside[place].text:
+                    break
     return [Piece(lead, SCAFFOLD), *inside, Piece(trail, SCAFFOLD)]
 
 
@@ -265,17 +268,6 @@ def _render(tokenizer: Any, content: str) -> str:
         return tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
     except Exception as error:  # templates are programs of the checkpoint's author: jinja errors of every kind
         raise UserError(f"The tokenizer's chat template fails ({error}): run the prompt raw.") from error
-
-
-def _trimmed(pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces without white space at the two ends of their text."""
-    kept = list(pieces)
-    for strip, order in ((str.lstrip, range(len(kept))), (str.rstrip, reversed(range(len(kept))))):
-        for place in order:
-            kept[place] = replace(kept[place], text=strip(kept[place].text))
-            if kept[place].text:
-                break
-    return kept
 
 
 def _tokenise(tokenizer: Any, pieces: list[Piece]) -> _Tokens:
@@ -320,10 +312,12 @@ def _fitted(
     sizes = [len(full.text_of(number)) for number in range(1, len(documents) + 1)]
     aim = sum(sizes) - (len(full.ids) - space)
     while aim >= 0:
-        shown = [
-            replace(document, text=_first_tokens(full, number, size)) if size < sizes[number - 1] else document
-            for number, (document, size) in enumerate(zip(documents, shares(sizes, aim), strict=True), 1)
-        ]
+        shown = list(documents)
+        for place, size in enumerate(shares(sizes, aim)):
+            if size < sizes[place]:  # up to where the first token that is too much begins
+                piece, start = full.piece_of(place + 1), full.offsets[full.text_of(place + 1)[size], 0]
+                stop = max(0, int(start - full.edges[piece]))
+                shown[place] = replace(shown[place], text=cut_text(full.pieces[piece].text, stop))
         tokens = tokens_of(shown)
         if len(tokens.ids) <= space:
             return tokens
@@ -333,13 +327,6 @@ def _fitted(
         f"The prompt is {needed} tokens too long even without the texts of its documents: there is room for {space} "
         "tokens; ask for fewer answer slots or documents, or shorten the question."
     )
-
-
-def _first_tokens(tokens: _Tokens, number: int, size: int) -> str:
-    """The text of a document up to where the first token that is too much begins."""
-    piece = tokens.piece_of(number)
-    stop = tokens.offsets[tokens.text_of(number)[size], 0] - tokens.edges[piece]
-    return cut_text(tokens.pieces[piece].text, max(0, int(stop)))
 
 
 def shares(sizes: Sequence[int], room: int) -> list[int]:
@@ -363,19 +350,13 @@ def shares(sizes: Sequence[int], room: int) -> list[int]:
 
 def cut_text(text: str, stop: int) -> str:
     """The first `stop` characters, fewer where that would part a character from its marks, no space at the end."""
-    while 0 < stop < len(text) and _continues(text, stop):
+    while 0 < stop < len(text) and (
+        unicodedata.category(text[stop]).startswith("M")  # an accent
+        or "\u200d" in (text[stop], text[stop - 1])  # an emoji after a joiner
+        or "\U0001f3fb" <= text[stop] <= "\U0001f3ff"  # a skin tone
+    ):
         stop -= 1
     return text[:stop].rstrip()
-
-
-def _continues(text: str, place: int) -> bool:
-    """Does the character at `place` belong to the one before it (an accent, a skin tone, an emoji after a joiner)?"""
-    character = text[place]
-    return (
-        unicodedata.category(character).startswith("M")
-        or "\u200d" in (character, text[place - 1])
-        or "\U0001f3fb" <= character <= "\U0001f3ff"
-    )
 
 
 def _owners(offsets: NDArray[np.int64], edges: NDArray[np.int64]) -> Ids:

@@ -110,8 +110,6 @@ def _different(samples: Iterable[Sample]) -> Iterator[Sample]:
             yield sample
 
 
-def _with_gold(samples: Sequence[Sample]) -> Iterator[Sample]:
-    if any(document.gold for sample in samples for document in sample.documents):
-        yield from samples
-    else:
-        yield from map(mark_gold, samples)
+def _with_gold(samples: Sequence[Sample]) -> Iterable[Sample]:
+    marked = any(document.gold for sample in samples for document in sample.documents)
+    return samples if marked else map(mark_gold, samples)

@@ -22,13 +22,10 @@ def script_json(data: Any) -> Markup:
 
 def render(template: str, **values: Any) -> Markup:
     """A template with its values, each escaped unless it is Markup already."""
-    return Markup(_templates().get_template(template).render(values))
+    return Markup(_TEMPLATES.get_template(template).render(values))
 
 
-@cache
-def _templates() -> Environment:
-    found = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(asset)
-    )
-    found.filters["script_json"] = script_json
-    return found
+_TEMPLATES = Environment(
+    autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(asset)
+)
+_TEMPLATES.filters["script_json"] = script_json

@@ -107,10 +107,7 @@ def _document(template: str, title: str, first: str, scripts: list[str], **value
 
 
 def _unbroken(content: Content) -> list[list[str]]:
-    """The sentences of the summary in pieces, of which every second one must not be broken over two lines.
-
-    These are the names of models, and numbers with their units and intervals.
-    """
+    """The summary in pieces; every second one, a model or a number with its unit, must not be broken over two lines."""
     names = [re.escape(name) for name in sorted(content.models, key=len, reverse=True)]
     whole = re.compile("|".join([*names, r"[\d.+−]*\d(?: %)?(?: \[[^\]]*\])?"]).join("()"))
     return [whole.split(sentence) for sentence in content.summary]

@@ -108,7 +108,7 @@ def canvas_data(texts: Sequence[str], regions: Sequence[tuple[str, int, int]]) -
     }
 
 
-def player_data(traces: Iterable[Trace], detector: str = DETECTOR, budget: int = BUDGET) -> dict[str, Any]:
+def player_data(traces: Iterable[Trace], budget: int = BUDGET) -> dict[str, Any]:
     """Traces grouped by sample; as many samples as fit into `budget` characters, at least one.
 
     The samples in which an MDM exchanges most of its anchors between its first and its last step come first, so that
@@ -135,7 +135,7 @@ def player_data(traces: Iterable[Trace], detector: str = DETECTOR, budget: int =
                 "condition": key[1],
                 "question": str(group[0].metadata.get("question") or _asked(group[0])),
                 "answers": [str(answer) for answer in group[0].metadata.get("answers", ())],
-                "runs": [run_data(trace, detector) for trace in group],
+                "runs": [run_data(trace) for trace in group],
             }
         )
     return {"samples": chosen}

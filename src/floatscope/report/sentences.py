@@ -83,8 +83,13 @@ def _verdict(row: Row, kinds: Mapping[str, str]) -> str:
 
 
 def _floating(verdicts: pl.DataFrame) -> str:
-    """Whether an MDM exchanges more of its anchors than the ARM beside it, from the first step to the last."""
+    """Whether an MDM exchanges more of its anchors than the ARM beside it, from the first step to the last.
+
+    Of several tasks, one that was run in both layouts tells it: its answers are written, not just found.
+    """
     known = verdicts.filter(claim="floating").drop_nulls(["beside", "low"])
+    mirrored = pl.col("task").is_in(verdicts.filter(side="left")["task"].implode())
+    known = known.sort(mirrored, descending=True, maintain_order=True)
     told = []
     for row in known.unique(["model", "beside"], keep="first", maintain_order=True).iter_rows(named=True):
         words = {"floating": "it floats", "absent": "it does not float"}.get(row["verdict"], "too close to tell")

@@ -16,12 +16,12 @@ import polars as pl
 
 from floatscope import __version__
 from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze, draw
+from floatscope.analysis.reading import TraceFiles
 from floatscope.errors import UserError
-from floatscope.files import file_hash, read_json, replace_json
+from floatscope.files import file_hash, read_json, replace_sealed, unsealed
 from floatscope.study.engine import end_with_parent, keyboard_ignored
 from floatscope.study.plan import NULL_QUERY, UNTRAINED
 from floatscope.study.store import Run
-from floatscope.traces import Trace
 
 TABLES, FIGURES = "tables", "figures"
 LISTING = "analyses.json"
@@ -29,23 +29,12 @@ LISTING = "analyses.json"
 notes, or the sentence why it has none."""
 
 
-class RunTraces:
-    """Traces of a run as a stream; a sample is told apart by its task and condition too, which may share ids."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = tuple(paths)
-
-    def __iter__(self) -> Iterator[Trace]:
-        for path in self.paths:
-            yield Trace.load(path)
-
-
 def run_analyses(run: Run, notify: Callable[[str, int, int], None]) -> None:
     """Every analysis of the study, unless the same traces gave the tables that are there."""
     names = run.study.analyses
     if not names:
         return
-    own, untrained, null = (RunTraces(run.traces(control=control)) for control in ("", UNTRAINED, NULL_QUERY))
+    own, untrained, null = (TraceFiles(run.traces(control=control)) for control in ("", UNTRAINED, NULL_QUERY))
     key = _key(run, (own, untrained, null))
     known = _read_listing(run)
     if known.get("key") == key and not any(_damaged(run, name, about) for name, about in known["analyses"].items()):
@@ -57,8 +46,7 @@ def run_analyses(run: Run, notify: Callable[[str, int, int], None]) -> None:
     for name, about in _outcomes(run, names, own, untrained, null):
         listing[name] = about
         notify(f"analysis: {name}", len(listing), len(names))
-    content = {"key": key, "analyses": listing}
-    replace_json(run.folder / TABLES / LISTING, content | {"sha256": _hash(content)})
+    replace_sealed(run.folder / TABLES / LISTING, {"key": key, "analyses": listing})
 
 
 def read_analyses(run: Run) -> dict[str, Result]:
@@ -75,11 +63,12 @@ def read_analyses(run: Run) -> dict[str, Result]:
 def missing_analyses(run: Run) -> dict[str, str]:
     """The analyses of the study that there are no results of, by name, each with the reason."""
     listed = _read_listing(run).get("analyses", {})
-    reasons = {
-        name: listed.get(name, {"error": "it was not made yet: run the study again"}) for name in run.study.analyses
-    }
-    found = {name: about.get("error") or _damaged(run, name, about) for name, about in reasons.items()}
-    return {name: reason for name, reason in found.items() if reason}
+    missing = {}
+    for name in run.study.analyses:
+        about = listed.get(name, {"error": "it was not made yet: run the study again"})
+        if reason := about.get("error") or _damaged(run, name, about):
+            missing[name] = reason
+    return missing
 
 
 def _damaged(run: Run, name: str, about: dict[str, Any]) -> str:
@@ -93,7 +82,7 @@ def _damaged(run: Run, name: str, about: dict[str, Any]) -> str:
     return ""
 
 
-def _outcomes(run: Run, names: Sequence[str], *traces: RunTraces) -> Iterator[tuple[str, dict[str, object]]]:
+def _outcomes(run: Run, names: Sequence[str], *traces: TraceFiles) -> Iterator[tuple[str, dict[str, object]]]:
     """Each analysis and what became of it, in as many processes as the study has."""
     if run.study.workers == 1:
         for name in names:
@@ -114,7 +103,9 @@ def _outcomes(run: Run, names: Sequence[str], *traces: RunTraces) -> Iterator[tu
         executor.shutdown(cancel_futures=True)
 
 
-def _run_one(run: Run, name: str, traces: RunTraces, untrained: RunTraces, null_query: RunTraces) -> dict[str, object]:
+def _run_one(
+    run: Run, name: str, traces: TraceFiles, untrained: TraceFiles, null_query: TraceFiles
+) -> dict[str, object]:
     """Tables and figure of one analysis; what the listing says of it."""
     try:
         result = analyze(name, traces, Options(seed=run.study.seed), Controls(untrained, null_query))
@@ -126,22 +117,18 @@ def _run_one(run: Run, name: str, traces: RunTraces, untrained: RunTraces, null_
     return {"tables": hashes, "figure": file_hash(figure), "notes": list(result.notes)}
 
 
-def _key(run: Run, traces: Sequence[RunTraces]) -> str:
+def _key(run: Run, traces: Sequence[TraceFiles]) -> str:
     """What the tables depend on: the study, the code, and the traces by name, size and time of writing."""
     code = [getsourcefile(ANALYSES[name].load("function")) for name in run.study.analyses]
     files = [path.stat() for part in traces for path in part.paths]
     described = [__version__, list(run.study.analyses), [file_hash(Path(file)) for file in code if file]]
-    return _hash([*described, run.study.seed, [(stat.st_size, stat.st_mtime_ns) for stat in files]])
-
-
-def _hash(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    described += [run.study.seed, [(stat.st_size, stat.st_mtime_ns) for stat in files]]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
 def _read_listing(run: Run) -> dict[str, Any]:
     """The listing as it was written; nothing where it is damaged, or of a version that kept no hashes."""
     try:
-        found = read_json(run.folder / TABLES / LISTING)
+        return unsealed(read_json(run.folder / TABLES / LISTING)) or {}
     except UserError:
         return {}
-    return found if found.pop("sha256", None) == _hash(found) else {}

@@ -151,7 +151,19 @@ def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]
             row = dataclasses.replace(row, answers=(model.text(prompt.answer),))
         if isinstance(one, Trace):
             row = dataclasses.replace(row, trace=f"{TRACES}/{row.unit.file_name}")
-            answers.append((row, dataclasses.replace(one, metadata=_metadata(row))))
+            metadata = {
+                "sample": row.unit.sample,
+                "task": row.unit.task,
+                "condition": row.unit.condition,
+                "labels": dict(row.labels),
+                "control": row.unit.control,
+                "control_of": row.unit.model,
+                "question": row.question,
+                "answers": list(row.answers),
+                "prediction": row.prediction,
+                "accuracy": row.scores.get("accuracy"),
+            }
+            answers.append((row, dataclasses.replace(one, metadata=metadata)))
         else:
             answers.append((row, None))
     return answers
@@ -195,22 +207,6 @@ def _row(prepared: Prepared, **found: Any) -> Row:
         found |= {"prompt_tokens": len(prepared.prompt.ids) - slots, "cut": sum(prepared.prompt.cut)}
     row = Row.of(prepared.job, **found)
     return dataclasses.replace(row, question=NULL_QUESTION) if row.unit.control == NULL_QUERY else row
-
-
-def _metadata(row: Row) -> dict[str, Any]:
-    unit = row.unit
-    return {
-        "sample": unit.sample,
-        "task": unit.task,
-        "condition": unit.condition,
-        "labels": dict(row.labels),
-        "control": unit.control,
-        "control_of": unit.model,
-        "question": row.question,
-        "answers": list(row.answers),
-        "prediction": row.prediction,
-        "accuracy": row.scores.get("accuracy"),
-    }
 
 
 def sentence(error: Exception) -> str:

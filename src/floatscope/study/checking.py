@@ -18,7 +18,7 @@ from floatscope.errors import UserError
 from floatscope.files import read_json
 from floatscope.qa.readers.records import HUB
 from floatscope.qa.templates import read_template
-from floatscope.study.engine import Loading, Size, batches, loadings, size_of
+from floatscope.study.engine import Size, batches, loadings, size_of
 from floatscope.study.plan import ModelPlan, Study, TaskPlan
 from floatscope.study.units import load_task, missing_files, plan_jobs
 
@@ -71,8 +71,10 @@ def _check_model(study: Study, plan: ModelPlan) -> None:
         config = read_config(folder)
         refuse_pickles(folder)
         family = family or Place(plan.source, folder, fork).family(config)
-        if shards := _missing_shards(folder):
-            raise UserError(f"{len(shards)} of its weight files are missing, such as {shards[0]}")
+        indices = [read_json(index) for index in folder.glob("*.safetensors.index.json")]
+        shards = {name for index in indices for name in index.get("weight_map", {}).values()}
+        if missing := sorted(name for name in shards if not (folder / name).exists()):
+            raise UserError(f"{len(missing)} of its weight files are missing, such as {missing[0]}")
     if family is not None:
         cells = [cell for task in study.tasks for cell in study.cells(task)]
         for condition in (cell.condition for cell in cells):
@@ -98,14 +100,6 @@ def _local_folder(source: str) -> Path | None:
         return None
 
 
-def _missing_shards(folder: Path) -> list[str]:
-    """Files that the index of sharded weights names and that are not there."""
-    names: set[str] = set()
-    for index in folder.glob("*.safetensors.index.json"):
-        names |= set(read_json(index).get("weight_map", {}).values())
-    return sorted(name for name in names if not (folder / name).exists())
-
-
 def _check_task(study: Study, plan: TaskPlan) -> None:
     """Raises what the task lacks; a dataset of the hub is not fetched."""
     if missing := missing_files(plan):
@@ -128,33 +122,29 @@ class Estimate:
 
 def estimate(study: Study, notify: Callable[[str], None] = lambda what: None) -> list[Estimate]:
     """For every load of a model, from a batch of middle length of each kind (traced or not, by slots)."""
+    from floatscope.study.answering import answer, build_sampler, choose_template, prepare
+
     jobs = plan_jobs(study, [load_task(study, plan) for plan in study.tasks])
     found = []
     for loading in loadings(study, jobs, {job.unit for job in jobs}):
         notify(f"timing {loading.name}")
-        found.append(_estimate_loading(study, loading))
+        started = time.perf_counter()
+        model = loading.load()
+        template = choose_template(study, model, loading.jobs)
+        planned = batches([size_of(prepare(study, model, template, job)) for job in loading.jobs], study.batch)
+        seconds = time.perf_counter() - started
+        for (_, slots, _), group in groupby(planned, key=lambda batch: batch[0].kind):
+            alike = list(group)
+            middle = alike[len(alike) // 2]
+            sampler = build_sampler(study, loading.plan, model.family, slots, middle[0].job.condition.sampler)
+            prepared = [prepare(study, model, template, size.job) for size in middle]
+            answer(study, model, sampler, prepared[:1])  # the first call of a kind pays for what later ones find
+            before = time.perf_counter()
+            answer(study, model, sampler, prepared)
+            taken = time.perf_counter() - before
+            seconds += taken * sum(map(_size, alike)) / _size(middle) / study.workers
+        found.append(Estimate(loading.name, len(loading.jobs), len(planned), seconds))
     return found
-
-
-def _estimate_loading(study: Study, loading: Loading) -> Estimate:
-    from floatscope.study.answering import answer, build_sampler, choose_template, prepare
-
-    started = time.perf_counter()
-    model = loading.load()
-    template = choose_template(study, model, loading.jobs)
-    planned = batches([size_of(prepare(study, model, template, job)) for job in loading.jobs], study.batch)
-    seconds = time.perf_counter() - started
-    for (_, slots, _), group in groupby(planned, key=lambda batch: batch[0].kind):
-        alike = list(group)
-        middle = alike[len(alike) // 2]
-        sampler = build_sampler(study, loading.plan, model.family, slots, middle[0].job.condition.sampler)
-        prepared = [prepare(study, model, template, size.job) for size in middle]
-        answer(study, model, sampler, prepared[:1])  # the first call of a kind pays for things that later ones find
-        before = time.perf_counter()
-        answer(study, model, sampler, prepared)
-        taken = time.perf_counter() - before
-        seconds += taken * sum(map(_size, alike)) / _size(middle) / study.workers
-    return Estimate(loading.name, len(loading.jobs), len(planned), seconds)
 
 
 def _size(batch: Sequence[Size]) -> int:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floatscope.errors import UserError, plain_warnings
-from floatscope.qa.guesses import GUESSES, Guess
+from floatscope.qa.guesses import GUESSES
 from floatscope.qa.metrics import score
 from floatscope.study.plan import GUESS, UNTRAINED, ModelPlan, Study
 from floatscope.study.store import Row
@@ -44,8 +44,6 @@ UNKNOWN = 0.01
 """The share of tokens that a tokenizer does not know above which it is said."""
 Done = Callable[[str, list[Row]], None]
 """What was running, and the rows of a batch, whose traces are written."""
-Message = tuple[str, list[Row]] | str | None
-"""Rows of a batch; or a sentence that stops the run; None at the end."""
 
 
 @dataclass(frozen=True)
@@ -117,16 +115,15 @@ def run_guesses(study: Study, jobs: Sequence[Job], missing: set[Unit]) -> Iterat
         own = list(group)
         guess = GUESSES[name](own[0].task.samples)
         for start in range(0, len(own), GUESSES_AT_ONCE):
-            yield [_guessed(study, guess, job) for job in own[start : start + GUESSES_AT_ONCE]]
-
-
-def _guessed(study: Study, guess: Guess, job: Job) -> Row:
-    try:
-        sample = job.task.under(job.condition, job.sample, study.seed)
-    except UserError as error:
-        return Row.of(job, error=str(error))
-    prediction = guess(sample, random.Random(job.unit.seed(study.seed)))
-    return Row.of(job, prediction=prediction, scores=score(prediction, job.sample.answers))
+            rows = []
+            for job in own[start : start + GUESSES_AT_ONCE]:
+                try:
+                    sample = job.task.under(job.condition, job.sample, study.seed)
+                    prediction = guess(sample, random.Random(job.unit.seed(study.seed)))
+                    rows.append(Row.of(job, prediction=prediction, scores=score(prediction, job.sample.answers)))
+                except UserError as error:
+                    rows.append(Row.of(job, error=str(error)))
+            yield rows
 
 
 def run_share(
@@ -238,9 +235,8 @@ def run_shares(study: Study, folder: Path, jobs: Sequence[Job], missing: set[Uni
     try:
         for share in range(study.workers):
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(
-                target=_work, args=(study, folder, missing, share, threads, theirs), daemon=True
-            )  # fmt: skip
+            work = (study, folder, missing, share, threads, theirs)
+            process = context.Process(target=_work, args=work, daemon=True)
             with keyboard_ignored():
                 process.start()
             theirs.close()
@@ -249,8 +245,18 @@ def run_shares(study: Study, folder: Path, jobs: Sequence[Job], missing: set[Uni
         while pipes:
             for pipe in wait(pipes):
                 assert isinstance(pipe, Connection)
-                if not _take(pipe, done):
+                try:
+                    message = pipe.recv()  # rows of a batch; or a sentence that stops the run; None at the end
+                except EOFError:
+                    raise UserError(
+                        "A worker process ended before its work was done; what is done is kept: run again."
+                    ) from None
+                if isinstance(message, str):
+                    raise UserError(message)
+                if message is None:
                     pipes.remove(pipe)
+                else:
+                    done(*message)
         for process in workers:
             process.join(LAST_SECONDS)  # to leave in good order
     finally:
@@ -270,19 +276,6 @@ def keyboard_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _take(pipe: Connection, done: Done) -> bool:
-    """Hand on a worker's next message; whether there will be more."""
-    try:
-        message: Message = pipe.recv()
-    except EOFError:
-        raise UserError("A worker process ended before its work was done; what is done is kept: run again.") from None
-    if isinstance(message, str):
-        raise UserError(message)
-    if message is not None:
-        done(*message)
-    return message is not None
 
 
 def end_with_parent() -> None:
@@ -310,7 +303,7 @@ def _work(study: Study, folder: Path, missing: set[Unit], share: int, threads: i
                 jobs = plan_jobs(study, [load_task(study, plan) for plan in study.tasks])
             run_share(study, folder, jobs, missing, lambda what, rows: pipe.send((what, rows)), share, study.workers)
             pipe.send(None)
-        except UserError as error:
+        except (UserError, OSError) as error:
             pipe.send(str(error))
 
 

@@ -83,9 +83,9 @@ def edit_conditions(values: str, options: EditOptions) -> tuple[Condition, ...]:
 
         found.append(condition(UNEDITED, 0.0, "all", "", ()))
         for text in filter(None, (part.strip() for part in values.split(";"))):
+            name = " ".join(_DOSES.sub(r"\1", _BY.sub(r"\1", text)).split())  # without its doses: "block anchors"
             for layers in options.layers:
                 for edit, dose in read_doses(text, layers, options):
-                    name = edit_name(text)
                     found.append(condition(name, dose, layers, "", (edit,)))
                     twins = edit.controls() if options.controls else {}
                     found += [condition(name, dose, layers, twin, (one,)) for twin, one in twins.items()]
@@ -114,12 +114,6 @@ def read_doses(text: str, layers: str, options: EditOptions) -> Iterator[tuple[E
             yield Edit(op, **{chosen: picked.strip()}, **where), number
     else:
         yield Edit(op, **{chosen: rest.strip() or "all"}, **where), float((op == "heads" and rest.count(".")) or 1)
-
-
-def edit_name(text: str) -> str:
-    """The edit without its doses: "block anchors"."""
-    plain = _BY.sub(r"\1", text)
-    return " ".join(_DOSES.sub(lambda found: found[1], plain).split())
 
 
 def _numbers(text: str, whole: str) -> list[float]:

@@ -149,6 +149,8 @@ class Curve:
     """Samples, the first so many of each task's."""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The stressor's own options: the other keys of the table, and the defaults of those left out."""
+    models: tuple[str, ...] = ()
+    """Names of the models it is for; all where left out."""
 
     def __post_init__(self) -> None:
         _check_names((self.stressor,), STRESSORS, "stressor", "stressor")
@@ -195,6 +197,8 @@ class Cell:
     condition: Condition
     limit: int
     traces: int
+    models: tuple[str, ...] = ()
+    """Names of the models it is for; empty: all."""
 
 
 @dataclass(frozen=True)
@@ -267,6 +271,7 @@ class Study:
         for number, curve in enumerate(self.conditions):
             place = ("conditions", number)
             _check_names(curve.tasks, names, "task", *place, "tasks")
+            _check_names(curve.models, [model.name for model in self.models], "model", *place, "models")
             needed, passages = STRESSORS[curve.stressor].gold_documents, STRESSORS[curve.stressor].passages
             for task in self.tasks_of(curve):
                 if passages not in (None, task.is_passages):
@@ -314,12 +319,14 @@ class Study:
             found += [Cell(task, condition, self.samples_of(task), 0) for condition in BASELINES]
         for curve in curves:
             limit = min(self.samples_of(task), curve.limit or self.samples_of(task))
-            found += [Cell(task, condition, limit, self.traces_of(curve)) for condition in curve.conditions]
+            traces, models = self.traces_of(curve), curve.models
+            found += [Cell(task, condition, limit, traces, models) for condition in curve.conditions]
         cells: dict[str, Cell] = {}
         for cell in found:  # what several curves are held to is run once, for the one that wants most
             had = cells.setdefault(cell.condition.name, cell)
             limit, traces = max(had.limit, cell.limit), max(had.traces, cell.traces)
-            cells[cell.condition.name] = replace(had, limit=limit, traces=traces)
+            models = tuple(dict.fromkeys((*had.models, *cell.models))) if had.models and cell.models else ()
+            cells[cell.condition.name] = replace(had, limit=limit, traces=traces, models=models)
         return tuple(cells.values())
 
     def steps_for(self, slots: int) -> int:

@@ -46,7 +46,8 @@ def gather(run: Run, results: Mapping[str, Result]) -> Content:
     """Everything that the page shows, from the run's folder and the analyses."""
     rows = run.results()
     scores = score_frame(rows)
-    kinds = _kinds(run, rows)
+    traced = rows.drop_nulls("trace").filter(control="").unique("model", maintain_order=True)
+    kinds = {row["model"]: Trace.load(run.folder / row["trace"]).kind for row in traced.iter_rows(named=True)}
     return Content(
         title=f"floatscope: {run.study.name}",
         question=run.study.description or QUESTION,
@@ -69,24 +70,20 @@ def ordered_models(names: Sequence[str], kinds: Mapping[str, str]) -> tuple[str,
     return tuple(sorted(names, key=lambda name: kinds.get(name, "mdm") == "arm"))
 
 
-def _kinds(run: Run, rows: pl.DataFrame) -> dict[str, str]:
-    """mdm or arm, as far as traces tell."""
-    traced = rows.drop_nulls("trace").filter(rows.drop_nulls("trace")["control"] == "")
-    return {
-        model: Trace.load(run.folder / path).kind
-        for model, path in traced.unique("model", maintain_order=True).select("model", "trace").iter_rows()
-    }
-
-
 def _player_traces(run: Run, rows: pl.DataFrame) -> Iterable[Trace]:
-    """The traces of one condition of every task, trained and untrained: the one with most documents that has any."""
+    """Traces, trained and untrained, of passages in their first order, with their slots at every place; and of one
+    condition of the questions: the one with most documents that has any."""
     import polars as pl
 
     known = rows.drop_nulls("trace").filter(pl.col("control").is_in(["", UNTRAINED]))
-    if known.is_empty():
-        return
-    numbered, count = pl.col("stressor") == DOCUMENTS, pl.col(DOCUMENTS)
-    rank = pl.when(numbered).then(count.fill_null(999) + 1000).otherwise(count.fill_null(-1))  # null: a sample's own
-    most = known.sort(rank, descending=True, maintain_order=True).row(0, named=True)
-    for path in known.filter(condition=most["condition"])["trace"]:
+    passages, questions = known.filter(stressor="passage"), known.filter(pl.col("stressor") != "passage")
+    if passages.height:
+        passages = passages.filter(order=passages["order"][0])
+    if questions.height:
+        numbered, count = pl.col("stressor") == DOCUMENTS, pl.col(DOCUMENTS)
+        own = count.fill_null(999) + 1000  # null: a sample's own
+        rank = pl.when(numbered).then(own).otherwise(count.fill_null(-1))
+        most = questions.sort(rank, descending=True, maintain_order=True)["condition"][0]
+        questions = questions.filter(condition=most)
+    for path in (*passages["trace"], *questions["trace"]):
         yield Trace.load(run.folder / path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from floatscope.analysis.results import write_table
 from floatscope.errors import UserError
-from floatscope.files import replace_json, replace_text
+from floatscope.files import file_hash, replace_sealed, replace_text
 from floatscope.study.analyses import TABLES, run_analyses
 from floatscope.study.engine import loadings, missing_units, run_guesses, run_shares
 from floatscope.study.plan import Study, read_study, write_study
@@ -70,7 +70,8 @@ def run_study(
             refuse_changes(manifest, {"models": about}, "models")
             manifest["models"] |= about
         replace_text(folder / STUDY_FILE, write_study(study))
-        replace_json(folder / MANIFEST, manifest)
+        manifest["study_sha256"] = file_hash(folder / STUDY_FILE)
+        replace_sealed(folder / MANIFEST, manifest)
         done = len(jobs) - len(missing)
 
         def commit(what: str, rows: list[Row]) -> None:
@@ -91,6 +92,8 @@ def run_study(
 def refuse_other_study(study: Study, folder: Path) -> None:
     """A run may grow by models, tasks, conditions, traces and analyses; anything else would mix two studies."""
     path = folder / STUDY_FILE
+    if "\0" in str(folder):
+        raise UserError(f"{str(folder)!r} can be no folder, since a zero byte is in it: give another name.")
     if not path.is_file():
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file, and a run is a folder: give another name.")

@@ -6,9 +6,9 @@ tables and curves are made of it by `floatscope.report`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
 from floatscope.qa.metrics import METRICS, OUTCOMES, PASSAGE_METRICS
@@ -48,8 +48,7 @@ def score_frame(results: pl.DataFrame) -> pl.DataFrame:
     shown = results.filter(pl.col("control").is_in(["", GUESS]))
     with_documents = shown.filter(stressor=DOCUMENTS)
     stressed = shown.filter(pl.col("stressor") != DOCUMENTS)
-    rows = [*_scores_and_gains(with_documents), *_comparisons(with_documents), *_stress_scores(stressed)]
-    rows += _effects(stressed)
+    rows = [*_with_documents(with_documents), *_under_stress(stressed)]
     text, share, whole = pl.String, pl.Float64, pl.Int64
     labels = {"model": text, "task": text, "condition": text, "stressor": text, "documents": whole}
     kinds = {"metric": text, "statistic": text, "beside": text}
@@ -63,8 +62,20 @@ def table_notes(results: pl.DataFrame) -> dict[str, tuple[str, ...]]:
     How many samples there are, and how many units failed, with the first reason.
     """
     own = results.filter(control="")
-    parts = {"documents": own.filter(stressor=DOCUMENTS), "stress": own.filter(own["stressor"] != DOCUMENTS)}
-    return {name: tuple(_notes(part)) for name, part in parts.items()}
+    notes: dict[str, tuple[str, ...]] = {"documents": (), "stress": ()}
+    for (documents,), part in own.group_by(own["stressor"] == DOCUMENTS):
+        sizes = part.group_by("model", "task", "condition").len()["len"]
+        smallest, largest = sizes.min(), sizes.max()
+        said = [f"n = {largest if smallest == largest else f'{smallest} to {largest}'} samples per cell."]
+        failed = part.filter(part["error"].is_not_null())
+        if not failed.is_empty():
+            where = ", ".join(failed.select("model", "task", "condition", "sample").row(0))
+            said.append(
+                f"{failed.height} of {part.height} units failed and are left out; the first ({where}): "
+                f"{failed['error'][0]}"
+            )
+        notes["documents" if documents else "stress"] = tuple(said)
+    return notes
 
 
 class _Answers:
@@ -131,91 +142,90 @@ class _Answers:
         return macro_difference(pairs) if all(one for one, _ in pairs) else None
 
 
-def _scores_and_gains(own: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """For each model and guess its scores by number of documents, then what documents add to a model."""
-    answers, groups, conditions = _Answers(own), _groups(own), _document_conditions(own)
-    for subject in _subjects(own):
-        for about in conditions.values():
-            for tasks in groups:
-                for metric in METRICS:
-                    found = answers.score(metric, subject, tasks, about["condition"])
-                    yield _row(_statistic(subject), found, tasks, metric, model=subject[0], **about)
-        if subject[1] == GUESS or 0 not in conditions:
-            continue
-        for about in (about for count, about in conditions.items() if count != 0):
-            for tasks in groups:
-                for metric in METRICS:
-                    found = answers.gain(metric, subject, tasks, about["condition"], conditions[0]["condition"])
-                    yield _row("gain", found, tasks, metric, model=subject[0], **about)
+def _with_documents(own: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    """Scores of each model and guess by number of documents, then what documents add to a model.
 
-
-def _comparisons(own: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """Every pair of models: which gains more from documents, and which is right more often with them."""
-    answers, groups, conditions = _Answers(own), _groups(own), _document_conditions(own)
-    if 0 not in conditions:
-        return
-    models = [subject for subject in _subjects(own) if subject[1] != GUESS]
-    for first, second in combinations(models, 2):
-        for about in (about for count, about in conditions.items() if count != 0):
-            having, lacking = about["condition"], conditions[0]["condition"]
-            for tasks in groups:
-                found = answers.gain_difference(first, second, tasks, having, lacking)
-                yield _row("difference", found, tasks, "accuracy", model=first[0], beside=second[0], **about)
-                one, other = answers.paired("accuracy", tasks[0], (first, having), (second, having))
-                if len(tasks) > 1 or not one:
-                    continue
-                test = mcnemar(one, other)
-                sides = ((first, second, test.only_first), (second, first, test.only_second))
-                for (model, _), (beside, _), only in sides:
-                    row = _row("only right", None, tasks, "accuracy", model=model, beside=beside, **about)
-                    yield row | {"value": only / len(one), "n": len(one), "p": test.p}
-
-
-def _stress_scores(own: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """Every stress condition and baseline: the scores of each model and guess, with their place on a curve."""
+    Then every pair of models: which gains more from documents, and which is right more often with them.
+    """
     answers, subjects = _Answers(own), _subjects(own)
-    for labels in own.unique(["task", "condition"], keep="first", maintain_order=True).iter_rows(named=True):
-        about = {name: labels[name] for name in ("condition", "stressor", "documents")} | _curve(labels)
-        passage_metrics = answers.passage_metrics(labels["task"])
+    names = own["task"].unique(maintain_order=True).to_list()
+    groups: list[Tasks] = [*((task,) for task in names), *([names] if len(names) > 1 else [])]
+    found = own.select("condition", "stressor", DOCUMENTS).unique().sort(DOCUMENTS, nulls_last=True)
+    conditions = {row[DOCUMENTS]: row for row in found.iter_rows(named=True)}  # None, a sample's own, is the last
+    lacking = conditions[0]["condition"] if 0 in conditions else ""
+    shown = [about for count, about in conditions.items() if lacking and count != 0]
+    for subject in subjects:
+        for about, tasks, metric in product(conditions.values(), groups, METRICS):
+            score = answers.score(metric, subject, tasks, about["condition"])
+            yield _row(subject[1] or "score", score, tasks, metric, model=subject[0], **about)
+        for about, tasks, metric in product(shown, groups, METRICS) if subject[1] != GUESS else ():
+            gain = answers.gain(metric, subject, tasks, about["condition"], lacking)
+            yield _row("gain", gain, tasks, metric, model=subject[0], **about)
+    models = [subject for subject in subjects if subject[1] != GUESS]
+    for (first, second), about, tasks in product(combinations(models, 2), shown, groups):
+        having = about["condition"]
+        difference = answers.gain_difference(first, second, tasks, having, lacking)
+        yield _row("difference", difference, tasks, "accuracy", model=first[0], beside=second[0], **about)
+        one, other = answers.paired("accuracy", tasks[0], (first, having), (second, having))
+        if len(tasks) > 1 or not one:
+            continue
+        test = mcnemar(one, other)
+        sides = ((first, second, test.only_first), (second, first, test.only_second))
+        for (model, _), (beside, _), only in sides:
+            row = _row("only right", None, tasks, "accuracy", model=model, beside=beside, **about)
+            yield row | {"value": only / len(one), "n": len(one), "p": test.p}
+
+
+def _under_stress(own: pl.DataFrame) -> list[dict[str, Any]]:
+    """Every stress condition and baseline: the scores of each model and guess, with their place on a curve.
+
+    Then what every edit does.
+    """
+    answers, subjects = _Answers(own), _subjects(own)
+    scores: list[dict[str, Any]] = []
+    held: list[tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = []
+    points = own.unique(["task", "condition"], keep="first", maintain_order=True).to_dicts()
+    for point in points:
+        task, place = (point["task"],), _curve(point)
+        about = {name: point[name] for name in ("condition", "stressor", "documents")} | place
+        passage_metrics = answers.passage_metrics(point["task"])
         for subject in subjects:
             if subject[1] == GUESS and passage_metrics:
                 continue
             for metric in passage_metrics or (*METRICS, *OUTCOMES):
-                found = answers.score(metric, subject, (labels["task"],), labels["condition"])
-                if found is None and metric in OUTCOMES:
-                    continue
-                yield _row(_statistic(subject), found, (labels["task"],), metric, model=subject[0], **about)
+                found = answers.score(metric, subject, task, point["condition"])
+                if found is not None or metric not in OUTCOMES:
+                    scores.append(_row(subject[1] or "score", found, task, metric, model=subject[0], **about))
+        if place and (beside := _beside(point, points)):
+            held.append((point, about, beside))
+    return scores + _effects(own, answers, held)
 
 
-def _effects(own: pl.DataFrame) -> list[dict[str, Any]]:
-    """What every edit does, beside the unedited model and beside its control twins, paired by sample.
+def _effects(
+    own: pl.DataFrame, answers: _Answers, held: Sequence[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, str]]]
+) -> list[dict[str, Any]]:
+    """What every edit does, beside the unedited model and its control twins, paired by sample.
 
-    The chance p is corrected for the number of rows of its metric, by Holm's method.
+    held: points, what rows say of them, and the conditions they are held to. The chance p is corrected for the number
+    of rows of its metric, by Holm's method.
     """
-    points = own.unique(["task", "condition"], keep="first", maintain_order=True).to_dicts()
-    held = [
-        (point, place, beside) for point in points if (place := _curve(point)) and (beside := _beside(point, points))
-    ]
     if not held:
         return []
-    answers, rows = _Answers(own), []
     answers.note_changes(own, {(point["task"], name): beside[UNEDITED] for point, _, beside in held
                                for name in (point["condition"], *beside.values())})  # fmt: skip
     models = [subject for subject in _subjects(own) if subject[1] != GUESS]
+    rows: list[dict[str, Any]] = []
     for metric in EFFECTS:
         made = []
-        for point, place, beside in held:
-            about = {name: point[name] for name in ("condition", "stressor", "documents")} | place
-            for model in models:
-                for name, condition in beside.items():
-                    found = answers.gain(metric, model, (point["task"],), point["condition"], condition)
-                    if found is not None:
-                        pair = answers.paired(metric, point["task"], (model, point["condition"]), (model, condition))
-                        found = replace(found, p=paired_chance(*pair))
-                    if found is not None or metric == "accuracy":
-                        made.append(
-                            _row("effect", found, (point["task"],), metric, model=model[0], beside=name, **about)
-                        )
+        for (point, about, beside), model in product(held, models):
+            task = (point["task"],)
+            for name, condition in beside.items():
+                found = answers.gain(metric, model, task, point["condition"], condition)
+                if found is not None:
+                    pair = answers.paired(metric, point["task"], (model, point["condition"]), (model, condition))
+                    found = replace(found, p=paired_chance(*pair))
+                if found is not None or metric == "accuracy":
+                    made.append(_row("effect", found, task, metric, model=model[0], beside=name, **about))
         known = [row for row in made if row.get("p") is not None]
         for row, p in zip(known, holm([row["p"] for row in known]), strict=True):
             row["p"] = p
@@ -258,37 +268,6 @@ def _row(statistic: str, found: Interval | None, tasks: Tasks, metric: str, **ab
     return {"statistic": statistic, "task": task, "metric": metric} | about | numbers
 
 
-def _statistic(subject: Subject) -> str:
-    return "guess" if subject[1] == GUESS else "score"
-
-
-def _groups(results: pl.DataFrame) -> list[Tasks]:
-    """Each task alone, then all of them where there are several."""
-    tasks = results["task"].unique(maintain_order=True).to_list()
-    return [*((task,) for task in tasks), *([tasks] if len(tasks) > 1 else [])]
-
-
 def _subjects(results: pl.DataFrame) -> list[Subject]:
     """Models, then guesses."""
     return list(results.select("model", "control").unique(maintain_order=True).iter_rows())
-
-
-def _document_conditions(results: pl.DataFrame) -> dict[int | None, dict[str, Any]]:
-    """By number of documents, from the fewest up, then None for a sample's own: the columns of its condition."""
-    found = results.select("condition", "stressor", DOCUMENTS).unique().sort(DOCUMENTS, nulls_last=True)
-    return {row[DOCUMENTS]: row for row in found.iter_rows(named=True)}
-
-
-def _notes(own: pl.DataFrame) -> Iterable[str]:
-    if own.is_empty():
-        return
-    sizes = own.group_by("model", "task", "condition").len()["len"]
-    smallest, largest = sizes.min(), sizes.max()
-    yield f"n = {largest if smallest == largest else f'{smallest} to {largest}'} samples per cell."
-    failed = own.filter(own["error"].is_not_null())
-    if not failed.is_empty():
-        model, task, condition, sample, error = failed.select("model", "task", "condition", "sample", "error").row(0)
-        yield (
-            f"{failed.height} of {own.height} units failed and are left out; the first ({model}, {task}, {condition}, "
-            f"{sample}): {error}"
-        )

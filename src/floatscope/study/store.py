@@ -11,7 +11,7 @@ import json
 import platform
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from floatscope import __version__
 from floatscope.errors import UserError
-from floatscope.files import PARTIAL, file_hash, read_json
+from floatscope.files import PARTIAL, file_hash, read_json, unsealed
 from floatscope.qa.guesses import GUESSES
 from floatscope.qa.metrics import METRICS, OUTCOMES, PASSAGE_METRICS
 from floatscope.qa.stressors import Label, label_types
@@ -53,7 +53,6 @@ CREATE TABLE IF NOT EXISTS results (
     PRIMARY KEY (model, task, condition, content, sample, control)
 )
 """
-_CONTROL_ORDER = ("", NULL_QUERY, UNTRAINED, GUESS)
 
 
 @dataclass(frozen=True)
@@ -109,26 +108,26 @@ class Store:
         self.folder = folder
         with _sentences(folder):
             (folder / TRACES).mkdir(parents=True, exist_ok=True)
-            self._lock = _take_lock(folder)
-            for half in (folder / TRACES).glob(f".*{PARTIAL}"):  # what a killed process was writing
-                half.unlink(missing_ok=True)
-            self._database = sqlite3.connect(folder / RESULTS, timeout=60)
-            if _version(self._database) not in (None, SCHEMA_VERSION):
-                self.__exit__()
-                raise UserError(
-                    f"The run {folder} was made by another version of floatscope: it can be read, with `floatscope "
-                    "table` and `report`, but not gone on with; give another folder."
-                )
-            self._database.execute(_SCHEMA)
-            self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            self.damaged = self._drop_damaged()
+            with ExitStack() as opened:
+                opened.enter_context(closing(_take_lock(folder)))
+                for half in (folder / TRACES).glob(f".*{PARTIAL}"):  # what a killed process was writing
+                    half.unlink(missing_ok=True)
+                self._database = opened.enter_context(closing(sqlite3.connect(folder / RESULTS, timeout=60)))
+                if _version(self._database) not in (None, SCHEMA_VERSION):
+                    raise UserError(
+                        f"The run {folder} was made by another version of floatscope: it can be read, with `floatscope "
+                        "table` and `report`, but not gone on with; give another folder."
+                    )
+                self._database.execute(_SCHEMA)
+                self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                self.damaged = self._drop_damaged()
+                self._opened = opened.pop_all()  # whatever fails before is no writer and holds no lock
 
     def __enter__(self) -> Store:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._database.close()
-        self._lock.close()
+        self._opened.close()
 
     def _drop_damaged(self) -> int:
         """Build the table anew from its sound rows where anything in it is damaged; how many rows were."""
@@ -173,8 +172,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
         finally:
             database.close()
     found = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
-    parsed = ({name: json.loads(row[name]) for name in ("labels", "answers", "scores")} for row in found)
-    return [row | texts for row, texts in zip(found, parsed, strict=True)]
+    return [row | {name: json.loads(row[name]) for name in ("labels", "answers", "scores")} for row in found]
 
 
 def _sound_rows(database: sqlite3.Connection) -> tuple[list[tuple[Any, ...]], int]:
@@ -242,7 +240,11 @@ class Run:
     def study(self) -> Study:
         """As it was run, all values written out."""
         if self._study is None:
-            self._study = read_study(self.folder / STUDY_FILE)
+            path = self.folder / STUDY_FILE
+            study, now = read_study(path), file_hash(path)
+            if self.manifest.get("study_sha256", now) != now:
+                raise UserError(f"{path} is not what the run was made with: put that back, or run the study again.")
+            self._study = study
         return self._study
 
     @property
@@ -258,7 +260,7 @@ class Run:
         cells = [(task.name, cell.condition) for task in study.tasks for cell in study.cells(task)]
         conditions = {(task, condition.name): condition for task, condition in cells}
         order = {
-            "control": _CONTROL_ORDER,
+            "control": ["", NULL_QUERY, UNTRAINED, GUESS],
             "model": [*(model.name for model in study.models), *GUESSES],
             "task": [task.name for task in study.tasks],
             "condition": [condition.name for _, condition in cells],
@@ -273,9 +275,18 @@ class Run:
             if known and condition is not None and row["content"] in ("", condition.content):
                 rows.append(row | row["scores"] | dict(condition.labels))
         rows.sort(key=lambda row: (*(names[row[column]] for column, names in places.items()), row["number"]))
-        extra = PASSAGE_METRICS if any(task.is_passages for task in study.tasks) else ()
-        extra += OUTCOMES if any(condition.draws is not None for _, condition in cells) else ()
-        schema = _column_types(extra)
+        texts = dict.fromkeys(("model", "task", "condition", "stressor"), pl.String)
+        types = {str: pl.String, int: pl.Int64, float: pl.Float64}
+        labels = {name: types[kind] for name, kind in label_types().items()}
+        metrics = (*METRICS, *(PASSAGE_METRICS if any(task.is_passages for task in study.tasks) else ()))
+        metrics += OUTCOMES if any(condition.draws is not None for _, condition in cells) else ()
+        rest = dict.fromkeys(("sample", "control", "question"), pl.String) | {"answers": pl.List(pl.String)}
+        rest |= {"prediction": pl.String} | dict.fromkeys(metrics, pl.Float64)
+        rest |= dict.fromkeys(("prompt_tokens", "steps", "cut"), pl.Int64)
+        rest |= dict.fromkeys(("error", "trace"), pl.String)
+        if taken := labels.keys() & (texts | rest).keys():
+            raise UserError(f"A stressor has a label {min(taken)!r}, which all results have: give it another name.")
+        schema = texts | labels | rest
         return pl.DataFrame({name: [row.get(name) for row in rows] for name in schema}, schema=schema)
 
     @property
@@ -319,21 +330,6 @@ class Run:
         return [self.folder / path for path in found["trace"].drop_nulls()]
 
 
-def _column_types(extra: Sequence[str]) -> dict[str, Any]:
-    """The columns of the results: the labels of all stressors stand behind the condition."""
-    import polars as pl
-
-    texts = dict.fromkeys(("model", "task", "condition", "stressor"), pl.String)
-    types = {str: pl.String, int: pl.Int64, float: pl.Float64}
-    labels = {name: types[kind] for name, kind in label_types().items()}
-    rest = dict.fromkeys(("sample", "control", "question"), pl.String) | {"answers": pl.List(pl.String)}
-    rest |= {"prediction": pl.String} | dict.fromkeys((*METRICS, *extra), pl.Float64)
-    rest |= dict.fromkeys(("prompt_tokens", "steps", "cut"), pl.Int64) | dict.fromkeys(("error", "trace"), pl.String)
-    if taken := labels.keys() & (texts | rest).keys():
-        raise UserError(f"A stressor has a label {min(taken)!r}, which all results have: give it another name.")
-    return texts | labels | rest
-
-
 def describe_run(study: Study, tasks: Mapping[str, Mapping[str, Any]], units: int) -> dict[str, Any]:
     """What is known before a model is loaded; `models` is filled as they are."""
     from floatscope.qa.templates import read_template
@@ -358,8 +354,13 @@ class _Hashed(TypedDict, total=False):
 
 
 class _Manifest(TypedDict, total=False):
-    """What is read again of a manifest; the rest is for people."""
+    """The manifest of a run; hashes and units are read again, the rest is for people."""
 
+    study: str
+    study_sha256: str
+    seed: int
+    versions: dict[str, str]
+    platform: str
     units: int
     models: dict[str, _Hashed]
     tasks: dict[str, _Hashed]
@@ -367,18 +368,21 @@ class _Manifest(TypedDict, total=False):
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a run, empty where there is none yet."""
+    """The manifest of a run, empty where there is none yet; runs of earlier versions have no seal on theirs."""
     import msgspec
 
     path = folder / MANIFEST
     try:
         found = read_json(path) if path.exists() else {}
-        msgspec.convert(found, _Manifest)
+        kept = unsealed(found) if found.keys() - _Manifest.__annotations__.keys() else found
+        if kept is None:
+            raise UserError("it is not what was written.")
+        msgspec.convert(kept, _Manifest)
     except (UserError, msgspec.ValidationError) as error:
         raise UserError(
             f"{path} is damaged ({str(error).rstrip('.')}): put back what was there, or give another folder."
         ) from error
-    return found
+    return kept
 
 
 def refuse_changes(old: Mapping[str, Any], new: Mapping[str, Any], part: str) -> None:

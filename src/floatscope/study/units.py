@@ -110,6 +110,8 @@ def _pass(study: Study, tasks: Sequence[LoadedTask], model: str, control: str) -
         if task.plan.is_passages and control in (GUESS, NULL_QUERY):
             continue  # they ask nothing, and what is commonest in their text is a score of their own
         for cell in study.cells(task.plan):
+            if cell.models and model not in cell.models and control != GUESS:
+                continue
             only_traced = control in (NULL_QUERY, UNTRAINED)
             for number, sample in enumerate(
                 task.samples[: min(cell.limit, cell.traces) if only_traced else cell.limit]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
+
+from numpy.typing import NDArray
 
 from floatscope.errors import UserError
 from floatscope.registry import Registry, did_you_mean
@@ -79,6 +82,30 @@ ARRAYS: Registry[TraceArray] = Registry(
         "keys": _row("matrix_step matrix_layer kv_head token dimension", "keys after RoPE", "matrices"),
     },
 )
+
+
+class LazyArrays(Mapping[str, NDArray[Any]]):
+    """Arrays by name, whose shapes are known before; each is made by `read` on first access and then held."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], read: Callable[[str], NDArray[Any]]) -> None:
+        self.shapes, self.read = shapes, read
+        self._held: dict[str, NDArray[Any]] = {}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name not in self.shapes:
+            raise KeyError(name)
+        if name not in self._held:
+            self._held[name] = self.read(name)
+        return self._held[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.shapes
 
 
 def kept_arrays(keep: str | Iterable[str]) -> frozenset[str]:

@@ -62,8 +62,7 @@ def import_reference(
                 f"{path} holds {STEPS} as a pickle, which can run code and is never opened: if you trust the file, "
                 "convert it as docs/traces.md shows."
             )
-        stepwise = bool(_numbered(members, STEP_LAYER))
-        names, layers, canvas_names = _step_layout(members) if stepwise else _full_layout(members)
+        names, layers, canvas_names, stepwise = _layout(members)
         if not layers:
             raise UserError(
                 f"{path} has neither layer_N_full_attention nor steps of layer_N_attention_avg; give an npz that the "
@@ -77,7 +76,10 @@ def import_reference(
     kind: Kind = "arm" if causal and not stepwise and length < len(final) else "mdm"
     commits = np.arange(len(final) - length) if kind == "arm" else np.full(len(final) - length, -1)
     if stepwise:  # the one forward of the other layout saw the finished answer: no slot was masked in it
-        _read_commits(commits, canvases, length, mask_id)
+        for step, (before, after) in enumerate(pairwise(canvases)):
+            commits[before[length:] != after[length:]] = step  # the step before the slot last changed
+        if canvases and mask_id is not None:
+            commits[canvases[-1][length:] == mask_id] = len(canvases) - 1
     return Trace(
         model=model or path.stem,
         family="reference",
@@ -114,19 +116,18 @@ def _member(members: NpzFile, name: str, default: Any = None, dtype: Any = None)
         raise UserError(f"The member {name!r} of {path} cannot be opened: {error}") from error
 
 
-def _full_layout(members: NpzFile) -> tuple[list[list[str]], list[int], list[str]]:
-    """Names of the matrices, [step][layer], the layers, and the name of the finished canvas."""
-    layers = _numbered(members, r"layer_(\d+)_full_attention(?:_heads)?")
-    return [[f"layer_{layer}_full_attention" for layer in layers]], layers, ["full_sequence_ids"]
+def _layout(members: NpzFile) -> tuple[list[list[str]], list[int], list[str], bool]:
+    """Names of the matrices, [step][layer], the layers, names of canvases, and whether the file is one of steps.
 
-
-def _step_layout(members: NpzFile) -> tuple[list[list[str]], list[int], list[str]]:
-    """The same, with the names of the canvases of all steps; of the first alone where one is not told."""
-    steps = _numbered(members, STEP_LAYER)
+    The canvases of all steps, or of the first alone where one is not told; else the finished one.
+    """
+    if not (steps := _numbered(members, STEP_LAYER)):
+        layers = _numbered(members, r"layer_(\d+)_full_attention(?:_heads)?")
+        return [[f"layer_{layer}_full_attention" for layer in layers]], layers, ["full_sequence_ids"], False
     layers = _numbered(members, rf"step_{steps[0]}_layer_(\d+)_attention_avg")
     names = [[f"step_{step}_layer_{layer}_attention_avg" for layer in layers] for step in steps]
     told = [name for name in (f"step_{step}_sequence" for step in steps) if name in members]
-    return names, layers, told if len(told) == len(steps) else told[:1]
+    return names, layers, told if len(told) == len(steps) else told[:1], True
 
 
 def _numbered(members: Iterable[str], pattern: str) -> list[int]:
@@ -170,14 +171,6 @@ def _canvas(
     canvas = np.full(tokens, -1, np.int64)
     canvas[length : length + len(answer)] = answer[: tokens - length]
     return canvas, length
-
-
-def _read_commits(commits: Canvas, canvases: list[Canvas], length: int, mask_id: int | None) -> None:
-    """Set the step before each slot last changed; one that is still a mask at the end commits there."""
-    for step, (before, after) in enumerate(pairwise(canvases)):
-        commits[before[length:] != after[length:]] = step
-    if canvases and mask_id is not None:
-        commits[canvases[-1][length:] == mask_id] = len(canvases) - 1
 
 
 def _regions(members: NpzFile, length: int, tokens: int) -> tuple[Region, ...]:

@@ -6,7 +6,8 @@ What the parts of a trace mean is left to `trace`.
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from safetensors.numpy import save_file
 
 from floatscope.errors import UserError
 from floatscope.files import replacing
-from floatscope.traces.arrays import ARRAYS
+from floatscope.traces.arrays import ARRAYS, LazyArrays
 
 FORMAT = "floatscope-trace"
 VERSION, READ = 2, (1, 2)
@@ -40,59 +41,29 @@ def write(path: str | Path, header: Mapping[str, Any], tensors: Mapping[str, NDA
     return Path(path)
 
 
-class LazyArrays(Mapping[str, NDArray[Any]]):
-    """The arrays of a trace file, each read and checked on first access and then held."""
-
-    def __init__(self, path: Path, listing: Mapping[str, Mapping[str, Any]]) -> None:
-        self._path, self._listing = path, listing
-        self._held: dict[str, NDArray[Any]] = {}
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        if name not in self._held:
-            if name not in self:
-                raise KeyError(name)
-            self._held[name] = self.read(name)
-        return self._held[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._listing if name in ARRAYS)  # what a later version adds is left alone
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._listing and name in ARRAYS
-
-    def shape_of(self, name: str) -> tuple[int, ...]:
-        """The shape, from the header alone."""
-        return tuple(self._listing[name]["shape"])
-
-    def read(self, name: str) -> NDArray[Any]:
-        """One tensor of the file, its checksum verified."""
-        expected = self._listing[name]
-        try:
-            with safe_open(self._path, framework="numpy") as file:
-                values = cast(NDArray[Any], file.get_tensor(name))
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"The array {name!r} could not be read from {self._path} ({error}).") from error
-        values = np.ascontiguousarray(values).reshape(tuple(expected["shape"]))
-        if zlib.crc32(values.data) != expected.get("crc32"):
-            raise UserError(f"The array {name!r} of {self._path} is damaged; trace the sample again.")
-        confidence = name == "fixed.confidence"  # the one that may be unknown, NaN
-        if confidence or (name in ARRAYS and not ARRAYS[name].whole):
-            sound = values.dtype.kind == "f" and (np.isfinite(values) | (np.isnan(values) & confidence)).all()
-        else:
-            sound = values.dtype.kind in "iu"
-        if not sound:
-            raise UserError(f"The array {name!r} of {self._path} holds what no trace has; trace the sample again.")
-        return values.astype(np.float32) if values.dtype == np.float16 else values
+def read_array(path: Path, listing: Mapping[str, Mapping[str, Any]], name: str) -> NDArray[Any]:
+    """One tensor of a file, its checksum verified."""
+    expected = listing[name]
+    try:
+        with safe_open(path, framework="numpy") as file:
+            values = cast(NDArray[Any], file.get_tensor(name))
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"The array {name!r} could not be read from {path} ({error}).") from error
+    values = np.ascontiguousarray(values).reshape(tuple(expected["shape"]))
+    if zlib.crc32(values.data) != expected.get("crc32"):
+        raise UserError(f"The array {name!r} of {path} is damaged; trace the sample again.")
+    confidence = name == "fixed.confidence"  # the one that may be unknown, NaN
+    if confidence or (name in ARRAYS and not ARRAYS[name].whole):
+        sound = values.dtype.kind == "f" and (np.isfinite(values) | (np.isnan(values) & confidence)).all()
+    else:
+        sound = values.dtype.kind in "iu"
+    if not sound:
+        raise UserError(f"The array {name!r} of {path} holds what no trace has; trace the sample again.")
+    return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
 def read(path: Path, types: Mapping[str, Any]) -> tuple[dict[str, Any], LazyArrays]:
-    """The verified header, of whose JSON `types` says what may be there, and the arrays.
-
-    Every way a file can be wrong is one sentence.
-    """
+    """The verified header, of whose JSON `types` says what may be there, and the arrays; any damage is a sentence."""
     if path.is_dir():
         raise UserError(f"{path} is a folder, not a trace; give one of the .safetensors files in it.")
     if not path.exists():
@@ -134,7 +105,9 @@ def read(path: Path, types: Mapping[str, Any]) -> tuple[dict[str, Any], LazyArra
         raise UserError(f"The header of {path} is none of a trace ({error}); trace the sample again.") from error
     if listing != listed:
         raise UserError(f"{path} does not hold the arrays its header lists; trace the sample again.")
-    return header, LazyArrays(path, header["arrays"])
+    # what a later version adds is left alone
+    shapes = {name: tuple(entry["shape"]) for name, entry in header["arrays"].items() if name in ARRAYS}
+    return header, LazyArrays(shapes, partial(read_array, path, header["arrays"]))
 
 
 def metadata_of_samples(given: Mapping[str, Any] | Sequence[Mapping[str, Any]], samples: int) -> list[dict[str, Any]]:

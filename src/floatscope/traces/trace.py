@@ -15,7 +15,7 @@ from floatscope.canvas import MASKED, Region, group_labels
 from floatscope.errors import UserError
 from floatscope.files import replacing
 from floatscope.registry import NOTEBOOK_VIEWS, load_object
-from floatscope.traces.arrays import ARRAYS
+from floatscope.traces.arrays import ARRAYS, LazyArrays
 from floatscope.traces.storage import plain_json, read, write
 
 if TYPE_CHECKING:
@@ -153,9 +153,7 @@ class Trace:
     def visible(self) -> NDArray[np.int64]:
         """[step, layer, token] V_j: how many rows can see column j at each step."""
         by_step = "seen_by_step" in self.arrays
-        seen = (
-            self.seen_by_step.astype(np.int64) if by_step else self.seen_by.astype(np.int64)[None]
-        )  # [.., layer, token]
+        seen = (self.seen_by_step if by_step else self.seen_by[None]).astype(np.int64)  # [.., layer, token]
         if (seen < 0).any() or not seen.any(axis=-1).all():
             raise UserError(f"The trace of {self.model!r} has layers in which no row sees a column; trace it again.")
         if by_step or self.kind != "arm":
@@ -179,9 +177,8 @@ class Trace:
         total = rows @ member  # [step, region]
         share = rows[:, :, None] * member / np.maximum(total, 1)[:, None, :]  # [step, group, region]
         attention = self.region_attention[..., : len(regions)]
-        if head_mean:
-            return np.einsum("slgc,sgr->slrc", attention.mean(axis=2), share, optimize=True).astype(np.float32)
-        return np.einsum("slhgc,sgr->slhrc", attention, share, optimize=True).astype(np.float32)
+        attention = attention.mean(axis=2) if head_mean else attention
+        return np.einsum("sl...gc,sgr->sl...rc", attention, share, optimize=True).astype(np.float32)
 
     def validate(self) -> "Trace":
         """Refuse a trace whose parts do not fit together, with a sentence; return it otherwise."""
@@ -191,8 +188,12 @@ class Trace:
 
     def save(self, path: str | Path, exact: bool = False) -> Path:
         """Write one safetensors file, atomically; float arrays as float16 unless `exact`."""
-        kept = np.ascontiguousarray if exact else _narrow
-        arrays = {name: kept(values) for name, values in self.arrays.items()}
+        arrays = {name: np.ascontiguousarray(values) for name, values in self.arrays.items()}
+        for name, values in arrays.items():
+            if not exact and values.dtype.kind == "f":
+                largest = np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values))
+                if largest <= np.finfo(np.float16).max:  # a larger one (q.k of some checkpoints) stays as it is
+                    arrays[name] = values.astype(np.float16)
         return write(path, self._header(), arrays | self._fixed())
 
     @classmethod
@@ -204,7 +205,7 @@ class Trace:
             told["regions"] = tuple(Region(*one) for one in header["regions"])
             told["marks"] = {name: arrays.read(f"mark.{name}") for name in header["marks"]}
             if "fixed.slots" not in header["arrays"]:
-                told["slots"] = np.arange(header["prompt_length"], arrays.shape_of("fixed.canvas")[0])
+                told["slots"] = np.arange(header["prompt_length"], len(arrays.read("fixed.canvas")))
             told |= {name: arrays.read(f"fixed.{name}") for name in _FIXED if name not in told}
             return cls(**told, arrays=arrays).validate()
         except (KeyError, TypeError, IndexError) as error:
@@ -259,17 +260,7 @@ _TYPES = {name: get_type_hints(Trace)[name] for name in _TOLD} | {
 
 def array_shape(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[int, ...]:
     """The shape of an array without reading a lazily loaded one."""
-    shape_of = getattr(arrays, "shape_of", None)
-    return shape_of(name) if shape_of is not None else arrays[name].shape
-
-
-def _narrow(values: NDArray[Any]) -> NDArray[Any]:
-    """float16 for float arrays; one that would overflow (large q.k of some checkpoints) stays as it is."""
-    values = np.ascontiguousarray(values)
-    if values.dtype.kind != "f":
-        return values
-    largest = np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values))
-    return values if largest > np.finfo(np.float16).max else values.astype(np.float16)
+    return arrays.shapes[name] if isinstance(arrays, LazyArrays) else arrays[name].shape
 
 
 def _problems(trace: Trace) -> Iterator[str]:

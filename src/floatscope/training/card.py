@@ -80,8 +80,21 @@ def write_card(folder: Path, results: Sequence[GateResult], data_note: str = "")
             "World: `fs.world.World(0)`; gates are measured on its test split, whose fresh facts no training saw.",
         ]
     else:
+        parent, to, mask_id = settings["parent"], settings["to"], settings["mask_id"]
+        options = _flags(settings, AdapterRecipe())
+        files = "".join(f"\n  - {name}, SHA-256 `{digest}`" for name, digest in settings["data"].items())
         title = folder.resolve().name
-        what, facts, notes = _about_adapter(settings, trained, data_note)
+        what = f"{_FORKS[to]} LoRA on all linear layers, with the parent's own weights untouched."
+        notes = _PASSAGES.format(decoding=_DECODING[to], window=settings["window"])
+        facts = [
+            f"Parent: {parent}" + (f" ({_LICENCES[parent]})" if parent in _LICENCES else ""),
+            *([] if mask_id is None else [f"Mask token: id {mask_id}, its embedding trained too"]),
+            f"Command: `floatscope adapt {parent} --to {to} --data {' '.join(settings['data'])} --out DIR {options}`",
+            ", ".join(f"{name} {settings[name]}" for name in ("batch", "rate", "warmup", "floor", "clip")),
+            trained,
+            f"Data, of which about {settings['held_out']} questions were held out by passage:{files}",
+            *([data_note] if data_note else []),
+        ]
     listed = "\n".join(f"- {fact}" for fact in facts)
     replace_text(folder / "README.md", f"# {title}\n\n{what}\n\n{listed}\n\n{table(results)}\n\n{notes}\n")
     replace_text(folder / "gates.json", json.dumps(list(results), indent=1) + "\n")
@@ -92,21 +105,3 @@ def _flags(settings: dict[str, Any], usual: Recipe) -> str:
     unlike = {name: settings[name] for name, value in asdict(usual).items() if settings.get(name, value) != value}
     flags = [(name.replace("_", "-"), value) for name, value in {"seed": settings["seed"], **unlike}.items()]
     return " ".join(f"--no-{flag}" if value is False else f"--{flag} {value}" for flag, value in flags)
-
-
-def _about_adapter(settings: dict[str, Any], trained: str, data_note: str) -> tuple[str, list[str], str]:
-    """What it is, how it was made, how to read its gates."""
-    parent, to, mask_id = settings["parent"], settings["to"], settings["mask_id"]
-    options = _flags(settings, AdapterRecipe())
-    files = "".join(f"\n  - {name}, SHA-256 `{digest}`" for name, digest in settings["data"].items())
-    facts = [
-        f"Parent: {parent}" + (f" ({_LICENCES[parent]})" if parent in _LICENCES else ""),
-        *([] if mask_id is None else [f"Mask token: id {mask_id}, its embedding trained too"]),
-        f"Command: `floatscope adapt {parent} --to {to} --data {' '.join(settings['data'])} --out DIR {options}`",
-        ", ".join(f"{name} {settings[name]}" for name in ("batch", "rate", "warmup", "floor", "clip")),
-        trained,
-        f"Data, of which about {settings['held_out']} questions were held out by passage:{files}",
-        *([data_note] if data_note else []),
-    ]
-    what = f"{_FORKS[to]} LoRA on all linear layers, with the parent's own weights untouched."
-    return what, facts, _PASSAGES.format(decoding=_DECODING[to], window=settings["window"])

@@ -27,8 +27,6 @@ from floatscope.statistics import Interval, mean_interval, paired_difference, pr
 Teller = Callable[[str, int, int], None]
 """Is told the gate to come, how many are done, and how many there are."""
 HEADINGS = {"exact": "exact match", "guess_type": "guess: type", "guess_relation": "guess: relation"}
-
-
 GateResult = dict[str, Any]
 """A record of gates.json: the share of right answers with its 95% interval, other shares beside it (guesses, exact
 matches), `least` (the bar; None where there is none, or where it is a guess) and `passed` (None without a bar)."""

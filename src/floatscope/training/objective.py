@@ -112,25 +112,20 @@ def draw_masks(batch: ExampleBatch, recipe: Recipe, generator: torch.Generator) 
 def loss_of(learner: Learner, target: Target, visible: Tensor | None, hint: float = 0.0) -> tuple[Tensor, Tensor]:
     """Weighted cross-entropy; and [2, 2]: of answer tokens, and of tokens of gaps, how many are right of how many.
 
-    The head runs on the chosen rows only.
-
-    `visible` [B, T] is false at padding; `hint` is the weight of the hints.
+    The head runs on the chosen rows only. `visible` [B, T] is false at padding; `hint` is the weight of the hints.
     """
     target = target.on(learner.device)
     states = learner.states(target.inputs, visible, every=hint > 0)
     logits = learner.head(states[-1][target.rows[:, 0], target.rows[:, 1]]).float()  # [N, vocabulary]
     loss = (cross_entropy(logits, target.labels, reduction="none") * target.weights).sum()
     if hint and len(target.hinted):
-        loss = loss + hint * min(1.0, len(target.hinted) / FULL) * _hints(learner, states, target)
+        # Cross-entropy of the words found first two layers before the end, plus that of the token one layer before it.
+        rows = target.rows[target.hinted]
+        norm = learner.backbone.base_model.norm
+        early, late = (learner.head(norm(states[-back][rows[:, 0], rows[:, 1]])) for back in (3, 2))
+        found = -early.log_softmax(-1).gather(1, target.found).mean()
+        hints = found + cross_entropy(late, target.labels[target.hinted])
+        loss = loss + hint * min(1.0, len(target.hinted) / FULL) * hints
     right = logits.detach().argmax(-1) == target.labels
     asked = torch.stack([target.answers, target.gaps])  # [2, N]
     return loss, torch.stack([(asked & right).sum(1), asked.sum(1)], dim=1).cpu()
-
-
-def _hints(learner: Learner, states: tuple[Tensor, ...], target: Target) -> Tensor:
-    """Cross-entropy of the words found first two layers before the end, plus that of the token one layer before it."""
-    rows = target.rows[target.hinted]
-    norm = learner.backbone.base_model.norm
-    early, late = (learner.head(norm(states[-back][rows[:, 0], rows[:, 1]])) for back in (3, 2))
-    found = -early.log_softmax(-1).gather(1, target.found).mean()
-    return found + cross_entropy(late, target.labels[target.hinted])

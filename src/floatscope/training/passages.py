@@ -91,21 +91,13 @@ def read_data(files: Sequence[str | Path], held_out: int, windows: Windows) -> D
     secret = {normalise(document.text) for document in golds}
     trained = documents_of(sample for sample in every if sample.id in kept)
     passages = tuple(passage for passage in trained if normalise(passage.text) not in secret)
-    return Data(
-        train,
-        _without_overlap(held, [*passages, *(sample.documents[0] for sample in train)]),
-        passages,
-        {_name(file): file_hash(Path(file)) if Path(file).is_file() else "from the hub" for file in files},
-    )
-
-
-def _without_overlap(held: Sequence[Sample], trained: Sequence[Document]) -> tuple[Sample, ...]:
-    """The held-out samples whose passage shares no run of words with training: data may hold versions of one page."""
-    known = {run for document in trained for run in _runs(document.text)}
+    seen = (*passages, *(sample.documents[0] for sample in train))
+    known = {run for document in seen for run in _runs(document.text)}  # data may hold versions of one page
     clean = tuple(sample for sample in held if known.isdisjoint(_runs(sample.documents[0].text)))
     if not clean:
         raise UserError("Every held-out passage shares words with a training passage: give data with other passages.")
-    return clean
+    hashes = {_name(file): file_hash(Path(file)) if Path(file).is_file() else "from the hub" for file in files}
+    return Data(train, clean, passages, hashes)
 
 
 def _runs(text: str) -> set[str]:

@@ -48,20 +48,20 @@ def train(
         raise UserError(f"The parent has no parent: leave out {parent}, or train arm, dream or llada from it.")
     recipe = recipe or RECIPES[twin]
     tokenizer = make_tokenizer()
-    backbone = make_model(tokenizer, seed, shape or TwinShape()) if twin == "parent" else _trained_parent(parent)
+    if twin == "parent":
+        backbone: Any = make_model(tokenizer, seed, shape or TwinShape())
+    else:
+        folder = parent or shipped()["twin-parent"]
+        config = folder / "config.json"
+        if not config.exists() or read_json(config).get("model_type") != "llama":
+            raise UserError(
+                f"{folder} holds no trained parent; train one with twin 'parent' first, or name its folder."
+            )
+        backbone = load(folder, dtype="float32", device="cpu", check=False).backbone
     stream = WorldStream(World(0), tokenizer, lessons_of(twin, recipe), seed, recipe.batch)
     trainer = Trainer(TwinLearner(backbone, twin, tokenizer), stream, recipe, seed, out, {"twin": twin})
     trainer.run(50, save_every, stop_after, progress)
     return out
-
-
-def _trained_parent(folder: Path | None) -> Any:
-    """The trained parent of the twins in fp32, ready to be forked."""
-    folder = folder or shipped()["twin-parent"]
-    config = folder / "config.json"
-    if not config.exists() or read_json(config).get("model_type") != "llama":
-        raise UserError(f"{folder} holds no trained parent; train one with twin 'parent' first, or name its folder.")
-    return load(folder, dtype="float32", device="cpu", check=False).backbone
 
 
 def adapt(

@@ -126,12 +126,24 @@ class WorldStream(Stream):
         example = Example()
         example.add([BOS_ID], TEXT)
         for number in range(count):
-            ask = self._choose(rng, asks, draws)
+            # Mostly the next question to the documents; some are about stable facts, some have no answer. The parent's
+            # stream draws a point even without documents.
+            point = rng.random() if asks or not lesson.once else 0.0
+            if not asks or point < lesson.stable:
+                fact = rng.choice(self.world.stable_facts)
+                ask = Ask(fact.relation, fact.subject, fact.object.name)
+            elif point < lesson.stable + lesson.unanswerable:
+                ask = _unanswerable(Draw(self.world, "train", rng), asks)
+            else:
+                ask = next(draws)
             question, shown = draw.question(ask.about, ask.subject), documents if number == 0 else ()
             pieces = read_template("default").pieces(question, shown)
             text = "".join(piece.text for piece in pieces)
             example.add(self._encode(text if number == 0 else "\n" + text).ids, TEXT)
-            self._answer(example, ask, slots, number)
+            answer = self._encode(ask.answer).ids
+            role = ANSWER if ask.found is None else HOP if isinstance(ask.about, Path) else FIRST
+            self._name(example, answer, ask.found, role, number)
+            self._fill(example, max(slots, len(answer)) - len(answer) if slots else 1, number)
         return example
 
     def _passage(self, draw: Draw) -> Example:
@@ -164,12 +176,6 @@ class WorldStream(Stream):
             self._fill(example, draw_slots(rng, 1, 32) - 1, stop - 1)
         return example
 
-    def _answer(self, example: Example, ask: Ask, slots: int, number: int) -> None:
-        answer = self._encode(ask.answer).ids
-        role = ANSWER if ask.found is None else HOP if isinstance(ask.about, Path) else FIRST
-        self._name(example, answer, ask.found, role, number)
-        self._fill(example, max(slots, len(answer)) - len(answer) if slots else 1, number)
-
     def _name(self, example: Example, ids: list[int], found: Entity | None, role: int, number: int) -> None:
         """A name that answers; tokens that it can start with, if FIRST or HOP, come with what the first hop finds."""
         if role in (FIRST, HOP) and found is not None:
@@ -184,17 +190,6 @@ class WorldStream(Stream):
         """Eos in the slots that are left over."""
         example.add([EOS_ID] * min(left, 1), FIRST_EOS, number)
         example.add([EOS_ID] * max(left - 1, 0), LATER_EOS, number)
-
-    def _choose(self, rng: random.Random, asks: list[Ask], draws: Iterator[Ask]) -> Ask:
-        """Mostly the next question to the documents; some are about stable facts, some have no answer."""
-        lesson = self.lesson
-        point = rng.random() if asks or not lesson.once else 0.0  # the parent's stream draws one even without documents
-        if not asks or point < lesson.stable:
-            fact = rng.choice(self.world.stable_facts)
-            return Ask(fact.relation, fact.subject, fact.object.name)
-        if point < lesson.stable + lesson.unanswerable:
-            return _unanswerable(Draw(self.world, "train", rng), asks)
-        return next(draws)
 
 
 def _draws(rng: random.Random, asks: list[Ask], once: bool) -> Iterator[Ask]:

@@ -1,10 +1,13 @@
 """Passages: what is to be written can be known from the text around it, and what a text tells is counted by hand."""
 
+from itertools import pairwise
+
 import pytest
 
 from floatscope.qa.samples import Sample
 from floatscope.qa.world import World
 from floatscope.qa.world.accounts import guess_facts, read_facts, score_facts
+from floatscope.qa.world.draws import FILLERS
 from floatscope.qa.world.relations import RELATIONS, Fact
 from floatscope.qa.world.vocabulary import make_tokenizer
 
@@ -42,16 +45,22 @@ def test_the_text_around_a_gap_states_what_belongs_into_it_once_and_in_its_order
         assert tokenizer.unk_token_id not in ids and tokenizer.decode(ids) == whole
         first, second = whole.split("\n")
         facts = read_facts(gap)
-        assert len(facts) == len(gap.split(". ")) == count == len({fact[:2] for fact in facts})
+        assert len(facts) == len(gap.split(". ")) == count == len({fact[0] for fact in facts})
         told = read_facts(first)
         assert told == read_facts(second) and len(told) == count + 2 * (kind == "passages-infill")
         assert 32 <= len(tokenizer(gap)["input_ids"]) <= 96
-        notes = second if gap in first else first
-        # An entry for each fact, under its subject: nothing but a fact, or a filler and a fact, between two headwords.
-        assert [name for name in notes.split(". ") if name in {fact[0] for fact in told}] == [fact[0] for fact in told]
+        account_first = "\n" not in sample.before
+        notes = second if account_first else first
+        sentences = [f"{sentence.removesuffix('.')}." for sentence in notes.split(". ")]
+        others = [sentence for sentence in sentences if not read_facts(sentence)]
+        assert set(others) <= set(FILLERS) and all(
+            one not in FILLERS or two not in FILLERS for one, two in pairwise(sentences)
+        )
+        # Without its fillers, the notes' text is the account's.
+        assert gap in " ".join(sentence for sentence in sentences if sentence not in FILLERS)
         assert (sample.before == "") == (kind == "passages-mirrored")
         assert (sample.after == "") == (kind == "passages")
-        sides.add(gap in first)
+        sides.add(account_first)
         assert score_facts(sample, gap) == {"right": 1.0, "wrong": 0.0, "invented": 0.0}
         assert score_facts(sample, "") == {"right": 0.0, "wrong": 0.0, "invented": 0.0}
     assert sides == {"passages": {False}, "passages-mirrored": {True}, "passages-infill": {False, True}}[kind]

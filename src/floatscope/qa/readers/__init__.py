@@ -82,20 +82,17 @@ def _outcomes(source: str, shape: Shape | None) -> Iterator[Sample | WrongRecord
                     places[sample.id] = place
                     if not (told or sample.documents or sample.is_passage) and noted.unread:
                         told = True
-                        warnings.warn(_without_documents(name, place, shape, noted.unread), stacklevel=2)
+                        unread = ", ".join(f"`{field}`" for field in noted.unread)
+                        warnings.warn(
+                            f"{name}, {place}: read as the shape {shape.name!r}, it has no documents, and nothing was "
+                            f"read of its fields {unread}. The shape says which fields are read: {shape.summary}.",
+                            stacklevel=2,
+                        )
                     yield sample
                 except WrongField as error:
                     yield WrongRecord(name, place, str(error))
         except WrongField as error:  # of the record around the questions
             yield WrongRecord(name, place, str(error))
-
-
-def _without_documents(name: str, place: str, shape: Shape, unread: list[str]) -> str:
-    fields = ", ".join(f"`{field}`" for field in unread)
-    return (
-        f"{name}, {place}: read as the shape {shape.name!r}, it has no documents, and nothing was read of its fields "
-        f"{fields}. The shape says which fields are read: {shape.summary}."
-    )
 
 
 def _detected(head: list[Record | WrongRecord], source: str) -> Shape:

@@ -140,17 +140,9 @@ def _is_triviaqa(data: Data) -> bool:
     return isinstance(answer, dict) and ("Aliases" in answer or "aliases" in answer)
 
 
-def _triviaqa_documents(data: Data) -> Iterator[Document]:
-    """The published files mostly name evidence files without their text: such entries are no documents."""
-    for names in (("EntityPages", "entity_pages"), ("SearchResults", "search_results")):
-        for row in rows_of(data, *names):
-            text = first_of(row, *TRIVIAQA_TEXTS)
-            if isinstance(text, str) and text.strip():
-                yield Document(title_of(row, "Title", "title"), text.strip())
-
-
 @_shape("triviaqa", "TriviaQA: Question, Answer.Value and Answer.Aliases, EntityPages, SearchResults", _is_triviaqa)
 def _triviaqa_sample(data: Data, id: str) -> Sample:
+    """The published files mostly name evidence files without their text: such entries are no documents."""
     answer = first_of(data, "Answer", "answer")
     if not isinstance(answer, dict):
         raise WrongField("it has no object `Answer` (the test set of TriviaQA cannot be scored)")
@@ -158,7 +150,12 @@ def _triviaqa_sample(data: Data, id: str) -> Sample:
     accepted = answers_of([first_of(answer, "Value", "value"), *aliases])
     if not accepted:
         raise WrongField("its `Answer` has neither `Value` nor `Aliases`")
-    return Sample(id, text_of(data, "Question", "question"), accepted, tuple(_triviaqa_documents(data)))
+    question, documents = text_of(data, "Question", "question"), []
+    for row in (*rows_of(data, "EntityPages", "entity_pages"), *rows_of(data, "SearchResults", "search_results")):
+        text = first_of(row, *TRIVIAQA_TEXTS)
+        if isinstance(text, str) and text.strip():
+            documents.append(Document(title_of(row, "Title", "title"), text.strip()))
+    return Sample(id, question, accepted, tuple(documents))
 
 
 def _is_squad(data: Data) -> bool:

@@ -1,7 +1,7 @@
 """Layouts of a passage: where its slots stand, how much text is shown, in which order and with what they are filled."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast, get_args
 
@@ -17,6 +17,8 @@ from floatscope.qa.stressors.stressor import Axis, Condition, Stressor
 class PassageOptions:
     context: int = 0
     """Tokens of text to show around the slots, on both sides together; 0: all there are."""
+    longest: int = 0
+    """Slots of a gap, at most; 0: as many as an answer has."""
     orders: tuple[str, ...] = ()
     """Orders in which slots commit (confidence, left-to-right, right-to-left, random), a curve for each; default: the
     sampler's own."""
@@ -26,6 +28,8 @@ class PassageOptions:
     def __post_init__(self) -> None:
         if self.context < 0:
             raise UserError(f"A context of {self.context} tokens cannot be shown: ask for 1 or more, or for 0, all.")
+        if self.longest < 0:
+            raise UserError(f"A gap of {self.longest} slots cannot be filled: ask for 1 or more.")
 
 
 def _conditions(values: str, options: PassageOptions) -> tuple[Condition, ...]:
@@ -40,6 +44,7 @@ def _conditions(values: str, options: PassageOptions) -> tuple[Condition, ...]:
             transform=partial(_require_passage, layout=layout),
             layout=layout,
             context=options.context,
+            slots=options.longest or None,
             sampler={"order": order} if order else {},
             replay=options.replay,
         )
@@ -49,9 +54,14 @@ def _conditions(values: str, options: PassageOptions) -> tuple[Condition, ...]:
 
 
 def _require_passage(sample: Sample, rng: random.Random, pool: Pool, layout: Layout) -> Sample:
-    """The sample as it is, if it has the text that the layout shows; a gap that is cut has some behind it."""
+    """The sample, if it has the text that the layout shows; a gap that is cut has some behind it.
+
+    To be mirrored, a paragraph that stands alone before the gap is put behind it: the same text, at the other side.
+    """
     if not sample.is_passage:
         raise UserError(f"Sample {sample.id!r} is a question and no passage: give passages:FILE, or leave this out.")
+    if layout == "mirrored" and not sample.after and sample.before.endswith("\n"):
+        return replace(sample, before="", after="\n" + sample.before.removesuffix("\n"))
     if layout != "mirrored" and not sample.before:
         raise UserError(f"Sample {sample.id!r} has no text before its gap, which the layout {layout!r} shows.")
     if layout != "continue" and not sample.after:

@@ -96,7 +96,15 @@ class Template:
             items = tuple(group)
             if section == "documents":
                 for number, document in enumerate(documents, 1):
-                    yield from _document_pieces(items, number, document)
+                    label = document_label(number)
+                    for item in items:
+                        if item.field == "title":
+                            if document.title:
+                                yield Piece(f"{item.lead}{document.title}{item.trail}", label, TITLE, document.gold)
+                        elif item.field == "text":
+                            yield Piece(document.text, label, TEXT, document.gold)
+                        else:
+                            yield Piece(str(number) if item.field else item.lead, SCAFFOLD)
             elif section in ("", placement) or (section == "otherwise" and not documents):
                 for item in items:
                     yield fields.get(item.field) or Piece(item.lead, SCAFFOLD)
@@ -143,18 +151,6 @@ def parse_template(text: str, name: str) -> Template:
         raise _wrong(name, f"opens {{{section}}} and does not close it")
     kept = tuple(item for item in items if item.field or item.lead)
     return Template(name, kept, _placements(name, kept))
-
-
-def _document_pieces(items: Sequence[_Item], number: int, document: Document) -> Iterator[Piece]:
-    label = document_label(number)
-    for item in items:
-        if item.field == "title":
-            if document.title:
-                yield Piece(f"{item.lead}{document.title}{item.trail}", label, TITLE, document.gold)
-        elif item.field == "text":
-            yield Piece(document.text, label, TEXT, document.gold)
-        else:
-            yield Piece(str(number) if item.field else item.lead, SCAFFOLD)
 
 
 def _field(name: str, section: str, field: str, lead: str = "", trail: str = "") -> _Item:

@@ -1,7 +1,7 @@
 """Passages of the world: facts told twice, in notes and in an account with a gap, and what a text tells of them.
 
-The account tells the facts of the notes in their order, each in its plainest words, so the notes say what belongs into
-the gap: free generation can be checked, fact by fact.
+The account tells the facts of the notes in their order and leaves out the fillers between them, so the notes say what
+belongs into the gap: free generation can be checked, fact by fact.
 """
 
 import re

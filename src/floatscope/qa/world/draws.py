@@ -101,22 +101,16 @@ class Draw:
         return self.fact(target.relation)
 
     def story(self, count: int) -> list[Fact]:
-        """Facts about a few subjects of one type, one to three of each, none of them twice."""
+        """A fact about each of so many subjects of one type."""
         kind = self.any_relation().subject
         relations = [relation for relation in RELATIONS.values() if relation.subject == kind]
-        facts: list[Fact] = []
-        while len(facts) < count:
-            subject = self.entity(kind)
-            number = min(self.rng.randint(1, 3), len(relations), count - len(facts))
-            facts += [self.fact(relation, subject) for relation in self.rng.sample(relations, number)]
-        return facts
+        return [self.fact(self.rng.choice(relations), self.entity(kind)) for _ in range(count)]
 
     def notes(self, facts: Sequence[Fact]) -> str:
-        """An entry for each fact: its subject as the headword, perhaps a filler, and the fact in any words."""
+        """The facts in their plainest words, a filler before some of them."""
         sentences = []
         for fact in facts:
-            fillers = self.rng.sample(FILLERS, self.rng.randint(0, 1))
-            sentences += [f"{fact.subject.name}.", *fillers, fact.stated(self.rng.choice(fact.relation.statements))]
+            sentences += [*self.rng.sample(FILLERS, self.rng.randint(0, 1)), fact.plain]
         return " ".join(sentences)
 
     def chain(self, path: Path) -> tuple[Fact, Fact]:

@@ -1,6 +1,5 @@
 """The kinds of samples that the world makes, as rows, and the making of one. Drawing facts is left to `draws`."""
 
-import random
 from dataclasses import dataclass
 
 from floatscope.errors import UserError
@@ -85,24 +84,6 @@ def _two_hops(draw: Draw, plan: SamplePlan, id: str) -> Sample:
     """Noise is of other chains over the same path, answers before bridges, so that relation alone never decides."""
     path = draw.rng.choice(PATHS)
     bridge, answer = draw.chain(path)
-    bridge_place, answer_place = _hop_places(draw.rng, plan)
-    count = plan.documents - 2
-    noise = [fact for _ in range(0, count, 2) for fact in reversed(draw.chain(path))][:count]
-    draw.rng.shuffle(noise)
-    facts, rest = {bridge_place: bridge, answer_place: answer}, iter(noise)
-    documents = tuple(
-        draw.document(facts[number], gold=True) if number in facts else draw.document(next(rest))
-        for number in range(1, plan.documents + 1)
-    )
-    metadata = {
-        "kind": plan.kind, "relation": f"{path.first} {path.second}", "subject": bridge.subject.name,
-        "bridge": bridge.object.name, "bridge_position": bridge_place, "gold_position": answer_place,
-    }  # fmt: skip
-    return Sample(id, draw.question(path, bridge.subject), (answer.object.name,), documents, metadata)
-
-
-def _hop_places(rng: random.Random, plan: SamplePlan) -> tuple[int, int]:
-    """Places of the bridge and the answer, counted from 1, drawn evenly from those that the plan allows."""
     numbers = range(1, plan.documents + 1)
     allowed = [
         (bridge, answer)
@@ -118,7 +99,19 @@ def _hop_places(rng: random.Random, plan: SamplePlan) -> tuple[int, int]:
             f"No two-hop layout of {plan.documents} documents has gold_position {plan.gold_position}, gap {plan.gap} "
             f"and answer_first {plan.answer_first} at once; loosen one of them."
         )
-    return rng.choice(allowed)
+    bridge_place, answer_place = draw.rng.choice(allowed)
+    count = plan.documents - 2
+    noise = [fact for _ in range(0, count, 2) for fact in reversed(draw.chain(path))][:count]
+    draw.rng.shuffle(noise)
+    facts, rest = {bridge_place: bridge, answer_place: answer}, iter(noise)
+    documents = tuple(
+        draw.document(facts[number], gold=True) if number in facts else draw.document(next(rest)) for number in numbers
+    )
+    metadata = {
+        "kind": plan.kind, "relation": f"{path.first} {path.second}", "subject": bridge.subject.name,
+        "bridge": bridge.object.name, "bridge_position": bridge_place, "gold_position": answer_place,
+    }  # fmt: skip
+    return Sample(id, draw.question(path, bridge.subject), (answer.object.name,), documents, metadata)
 
 
 def check_plan(plan: SamplePlan, n: int) -> None:

@@ -28,32 +28,27 @@ class World:
         self.stable: dict[str, tuple[Entity, ...]] = {}
         self.fresh: dict[str, dict[str, tuple[Entity, ...]]] = {split: {} for split in SPLITS}
         rng = random.Random(f"floatscope world {seed}")
-        for kind in NAME_KINDS:
-            self._deal_names(kind, rng)
+        for kind, words in NAME_KINDS.items():
+            names = [Entity(kind, key, companion) for key in words.keys for companion in words.companions]
+            rng.shuffle(names)
+            if kind == "date":  # in all splits
+                self.stable[kind] = tuple(names)
+                for split in SPLITS:
+                    self.fresh[split][kind] = tuple(names)
+                continue
+            first_of_key: dict[str, Entity] = {}
+            for entity in names:
+                first_of_key.setdefault(entity.key, entity)
+            self.stable[kind] = tuple(first_of_key.values())[:STABLE_PER_TYPE]
+            rest = [entity for entity in names if entity not in self.stable[kind]]
+            edges = [0, *(round(share * len(rest)) for share in accumulate(SPLITS.values()))]
+            for split, (start, stop) in zip(SPLITS, pairwise(edges), strict=True):
+                self.fresh[split][kind] = tuple(rest[start:stop])
         self.stable_facts: tuple[Fact, ...] = tuple(
             Fact(subject, relation, rng.choice(self.stable[relation.object]))
             for relation in RELATIONS.values()
             for subject in self.stable[relation.subject]
         )
-
-    def _deal_names(self, kind: str, rng: random.Random) -> None:
-        """Stable names first, one per key word; the rest goes to the splits. Dates are in all of them."""
-        words = NAME_KINDS[kind]
-        names = [Entity(kind, key, companion) for key in words.keys for companion in words.companions]
-        rng.shuffle(names)
-        if kind == "date":
-            self.stable[kind] = tuple(names)
-            for split in SPLITS:
-                self.fresh[split][kind] = tuple(names)
-            return
-        first_of_key: dict[str, Entity] = {}
-        for entity in names:
-            first_of_key.setdefault(entity.key, entity)
-        self.stable[kind] = tuple(first_of_key.values())[:STABLE_PER_TYPE]
-        rest = [entity for entity in names if entity not in self.stable[kind]]
-        edges = [0, *(round(share * len(rest)) for share in accumulate(SPLITS.values()))]
-        for split, (start, stop) in zip(SPLITS, pairwise(edges), strict=True):
-            self.fresh[split][kind] = tuple(rest[start:stop])
 
     def samples(
         self,

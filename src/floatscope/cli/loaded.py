@@ -1,4 +1,4 @@
-"""The verbs on one model: trace, check, families."""
+"""The verbs on models that are loaded: trace, check, serve; and families, which lists what can be."""
 
 from __future__ import annotations
 
@@ -59,7 +59,11 @@ def trace(
     from floatscope.tracing import trace as run
 
     documents = _documents(doc, gold)
-    _require_text(question, *answer, replay or "")
+    for text in (question, *answer, replay or ""):
+        try:
+            text.encode()  # bytes of another encoding come as lone surrogates, which no tokenizer takes
+        except UnicodeEncodeError as error:
+            raise UserError(f"{text!r} is not UTF-8 text: check the encoding of your terminal") from error
     writable(out)
     loaded = loading.load(model)
     if loaded.tokenizer is None:
@@ -116,6 +120,43 @@ def check(model: str, *, loading: LoadFlags = LOAD_BY_DEFAULT) -> int:
     return 0 if all(finding.passed for finding in findings) else 1
 
 
+def serve(
+    *models: str,
+    port: int = 8765,
+    host: str = "127.0.0.1",
+    open_page: Annotated[bool, Parameter(name="--open", negative="")] = False,
+    loading: LoadFlags = LOAD_BY_DEFAULT,
+) -> None:
+    """Serve a page on this machine to type a question and documents and watch models denoise, step by step.
+
+    Example: floatscope serve twin-llada twin-arm --open
+
+    Parameters
+    ----------
+    models
+        Folders, .gguf files, hub ids or twins to choose from; default: twin-llada, twin-dream and twin-arm.
+    port
+        Where the page is served; 0 takes any free port.
+    host
+        Who can reach it: 127.0.0.1 is this machine only. Another address opens it to the network, without a password.
+    open_page
+        Open the page in the browser.
+    """
+    import webbrowser
+
+    from floatscope.live.examples import TWINS
+    from floatscope.live.server import LiveServer
+
+    with LiveServer(host, port) as server:  # before the models are loaded: a port in use is told at once
+        server.open_with([loading.load(source) for source in models or TWINS])
+        names = one_line(", ".join(server.models))
+        who = "; whoever reaches this machine can use it" if server.everywhere else ""
+        print(f"floatscope: serving {names} at {server.url} (Ctrl-C ends it{who})", flush=True)
+        if open_page:
+            webbrowser.open(server.url)
+        server.serve_forever()
+
+
 def families() -> None:
     """List the supported families of checkpoints.
 
@@ -135,15 +176,6 @@ def families() -> None:
     console.print("Another one can be declared in a TOML file and passed as --family my.toml.")
 
 
-def _require_text(*given: str) -> None:
-    """Bytes of another encoding come from the terminal as lone surrogates, which no tokenizer takes."""
-    for text in given:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(f"{text!r} is not UTF-8 text: check the encoding of your terminal") from error
-
-
 def _documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
     from floatscope.files import read_text
     from floatscope.qa.samples import Document
@@ -157,10 +189,8 @@ def _documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
         if not text:
             raise UserError(f"the document {path} is empty")
         title, _, rest = text.partition("\n")
-        titled = title.endswith(":") and bool(rest.strip())
-        documents.append(
-            Document(title[:-1].strip() if titled else "", rest.strip() if titled else text, number in gold)
-        )
+        titled = (title[:-1].strip(), rest.strip()) if title.endswith(":") and rest.strip() else ("", text)
+        documents.append(Document(*titled, number in gold))
     return documents
 
 
