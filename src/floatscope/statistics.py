@@ -110,8 +110,8 @@ def paired_chance(first: ArrayLike, second: ArrayLike) -> float:
     apart = one - other
     if len(apart) < 2 or np.ptp(apart) == 0:
         return 1.0
-    _, chance = ttest_1samp(apart, 0)
-    return float(chance)
+    test: Any = ttest_1samp(apart, 0)
+    return float(test.pvalue)
 
 
 def holm(chances: Sequence[float]) -> list[float]:
