@@ -185,6 +185,26 @@ def test_two_models_are_run_one_after_the_other(server):
     assert {kind for kind in kinds[9:-2]} == {("token", 1)}
 
 
+@pytest.mark.parametrize("name", ["twin-llada", "twin-arm"])
+def test_what_is_hidden_is_hidden_in_a_second_run_beside_the_first(server, models, name):
+    model = next(model for model in models if model.name == name)
+    prompt = fs.build_prompt(model.tokenizer, SAMPLE.question, SAMPLE.documents, SAMPLE.answers)
+    gold = 1 + [document.gold for document in SAMPLE.documents].index(True)
+    edit = fs.Edit("block", keys=f"doc {gold} or 3")
+    edited = fs.generate(model, prompt, SAMPLERS[name], edits=[edit])
+    events = run_job(server, REQUEST | {"models": [name], "hidden": [f"doc {gold}", "3"]})
+    assert [run["model"] for run in events[1]["runs"]] == [name, f"{name}, edited"]
+    plain, second = (event["data"] for event in events if event["event"] == "finished")
+    assert plain["prediction"] == expected(models, name)[1]
+    assert second["prediction"] == model.text(edited.answer) != plain["prediction"]
+    assert second["model"] == f"{name}, edited"
+
+
+def test_a_token_that_is_not_there_cannot_be_hidden(server):
+    *_, error = run_job(server, REQUEST | {"hidden": ["99999"]})
+    assert "no token 99999" in error["sentence"]
+
+
 def test_without_documents_and_answers_there_is_no_verdict(server):
     bare = {name: REQUEST[name] for name in ("question", "models", "slots", "steps")}
     *_, finished, done = run_job(server, bare)
