@@ -87,7 +87,7 @@ def trace(
         steps = 1 if model.is_arm else len(matrix_steps or range(step_count))
         matrices = len(prompts) * steps * len(matrix_layers or range(model.layers))
         check_memory(matrices, model.config.num_attention_heads, max(len(canvas.ids) for canvas in canvases))
-    editors = make_editors(model, canvases, edits, sampler, batch.seeds) if edits else []
+    editors = make_editors(model, canvases, edits, sampler, batch) if edits else []
     if model.is_arm:
         generations = fill(EditedModel(model, editors) if editors else model, batch, sampler, on_step)
         canvases = [

@@ -106,7 +106,7 @@ def generate(
     batch = make_batch(denoiser, prompts, sampler, seeds, replay)
     if edits:
         canvases = [prompt.with_slots(sampler.length) for prompt in prompts]
-        denoiser = denoiser.edited(canvases, edits, sampler, batch.seeds)
+        denoiser = denoiser.edited(canvases, edits, sampler, batch)
     return fill(denoiser, batch, sampler, on_step)
 
 

@@ -148,10 +148,8 @@ class Denoiser(Protocol):
         """Its own way to fill slots."""
         ...
 
-    def edited(
-        self, canvases: Sequence[Prompt], edits: Sequence[Any], sampler: Sampler, seeds: Sequence[int]
-    ) -> Denoiser:
-        """The same model with its attention changed, for these canvases."""
+    def edited(self, canvases: Sequence[Prompt], edits: Sequence[Any], sampler: Sampler, batch: Batch) -> Denoiser:
+        """The same model with its attention changed, for these canvases, which the batch was made of."""
         ...
 
     def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:

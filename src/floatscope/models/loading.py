@@ -105,7 +105,17 @@ def load_untrained(source: str, **settings: Any) -> Model:
     return model
 
 
-DECIDING = ("*.safetensors", "*config.json", "*token*.json", "vocab.*", "merges.txt", "*.model", "*.jinja")
+DECIDING = (
+    "*.safetensors",
+    "*config.json",
+    "*token*.json",
+    "*.index.json",
+    "chat_template.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+    "*.jinja",
+)
 """Names of the files of a checkpoint that decide what it answers."""
 
 

@@ -144,11 +144,11 @@ class Model:
             overrides = {"block": self.visibility.block} | overrides
         return self.family.make_sampler(wishes, **overrides)
 
-    def edited(self, canvases: Sequence[Prompt], edits: Edits, sampler: Sampler, seeds: Sequence[int]) -> EditedModel:
+    def edited(self, canvases: Sequence[Prompt], edits: Edits, sampler: Sampler, batch: Batch) -> EditedModel:
         """The same model with its attention changed while it fills these canvases (prompts with their slots)."""
         from floatscope.models.edited import EditedModel, make_editors
 
-        return EditedModel(self, make_editors(self, canvases, edits, sampler, seeds))
+        return EditedModel(self, make_editors(self, canvases, edits, sampler, batch))
 
     def text(self, ids: Iterable[int] | NDArray[np.int64], strip: bool = True) -> str:
         """What answer tokens [A] say: decoded up to the first that ends an answer, without blanks at its ends."""

@@ -29,7 +29,7 @@ QUESTION = (
 def tables_text(run: Run, form: str) -> str:
     """The scores of a run as Markdown, LaTeX or CSV."""
     rows = run.results()
-    text = write_tables(score_frame(rows), table_notes(rows), form)
+    text = write_tables(score_frame(rows), table_notes(rows), form, run.study.rules)
     said = run.unfinished
     marks = {"markdown": f"**{said}**\n\n", "latex": f"% {said}\n"}
     return f"{marks.get(form, '')}{text}" if said else text
@@ -55,6 +55,7 @@ def gather(run: Run, results: Mapping[str, Result]) -> Content:
         models=ordered_models([model.name for model in run.study.models], kinds),
         scores=scores,
         notes=table_notes(rows)["documents"],
+        rules=run.study.rules,
         traces=tuple(_player_traces(run, rows)),
         results=results,
         missing=missing_analyses(run),
