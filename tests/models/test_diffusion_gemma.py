@@ -93,7 +93,15 @@ def test_tokens_are_those_of_generate(model: fs.Model, way: str, seed: int) -> N
 def test_samples_of_a_batch_are_those_alone(model: fs.Model) -> None:
     sampler = model.sampler(length=8, steps=3)
     prompts = [IDS[0].tolist(), IDS[0, :4].tolist()]
-    together = fs.trace(model, prompts, sampler, seeds=[3, 9])
+    seen: list[list[bool]] = []
+    together = fs.trace(
+        model,
+        prompts,
+        sampler,
+        seeds=[3, 9],
+        on_received=lambda _, received: seen.append([one.any() for one in received]),
+    )
+    assert seen == [[True, False]] * 4 + [[True, True]] * 4  # one after the other
     for trace, ids, seed in zip(together, prompts, [3, 9], strict=True):
         alone = fs.trace(model, ids, sampler, seeds=[seed])
         assert trace.canvas.tolist() == alone.canvas.tolist()

@@ -106,3 +106,12 @@ def test_a_fused_tensor_that_does_not_split_is_refused(tmp_path: Path, weights: 
         match=r"layers\.1\.attention\.query_key_value\.weight is .* does not split into \[32, 16, 16\] rows",
     ):
         fs.load(folder, mask_id=MASK)
+
+
+def test_the_command_line_tells_what_the_checkpoint_does_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.test_cli import run
+
+    code, shown, _ = run(monkeypatch, capsys, "check", folder, "--mask-id", MASK, "--block-size", BLOCK)
+    assert code == 0 and f"family llada2, block_causal({BLOCK})" in shown

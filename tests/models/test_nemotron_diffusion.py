@@ -88,7 +88,7 @@ def test_tokens_are_the_published_ones_step_by_step(
 ) -> None:
     prompt = np.random.default_rng(tokens).integers(0, 80, tokens).tolist()
     steps: list[Step] = []
-    sampler = model.sampler(threshold=threshold, length=10, block=BLOCK)
+    sampler = model.sampler(threshold=threshold, length=10)
     fs.generate(model, [prompt, prompt[:3]], sampler, on_step=steps.append)  # the shorter one has pads
     own = [step for step in steps if step.active[0]]
     assert [step.canvas[0].tolist() for step in own] == published(weights, prompt, 12, threshold)
@@ -96,7 +96,7 @@ def test_tokens_are_the_published_ones_step_by_step(
 
 def test_received_attention_is_that_of_the_mask(model: fs.Model, weights: Weights) -> None:
     """Rows of the prompt look back only; those of the active block, and of later ones, see their block whole."""
-    trace = fs.trace(model, some_ids()[:5], model.sampler(length=8, block=BLOCK), keep="matrices")
+    trace = fs.trace(model, some_ids()[:5], model.sampler(length=8), keep="matrices")
     computed = trace.arrays["attention"]  # [step, layer, head, row, token]
     for step, slots in enumerate(trace.masked):
         active = 5 + int(np.flatnonzero(slots)[0]) // BLOCK * BLOCK

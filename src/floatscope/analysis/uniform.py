@@ -51,8 +51,8 @@ def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], N
     tokens = len(trace.canvas)
     if trace.kind != "arm" and (trace.rows < tokens).any():
         raise UserError(
-            f"The trace of {trace.model!r} has steps that computed some rows over a cache: uniform attention is not "
-            "known for them; trace it without a cache."
+            f"The trace of {trace.model!r} has steps that computed some rows over a cache, for which the control of "
+            "uniform attention is not made: leave it out of analyses that compare with it."
         )
     rows = np.arange(int(trace.rows[-1]))
     kinds, which = np.unique(trace.seen_by, axis=0, return_inverse=True)
@@ -69,8 +69,8 @@ def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], N
         first = np.zeros_like(last)
     else:
         raise UserError(
-            f"The visibility {trace.visibility!r} of the trace of {trace.model!r} is not known; use "
-            "bidirectional, causal or block_causal(k)."
+            f"The control of uniform attention is not made for the visibility {trace.visibility!r} of the trace of "
+            f"{trace.model!r}, only for bidirectional, causal or block_causal(k): leave it out of analyses."
         )
     return np.clip(first, 0, tokens), np.clip(last, 0, tokens), which.reshape(-1)
 

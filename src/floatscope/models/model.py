@@ -140,6 +140,8 @@ class Model:
         An override of None is left out, and a setting that the sampler does not have is refused. `wishes`: settings
         for samplers that have them; the others leave them out.
         """
+        if "block" in self.family.sampler and "name" not in overrides:  # that of the checkpoint, not of the row
+            overrides = {"block": self.visibility.block} | overrides
         return self.family.make_sampler(wishes, **overrides)
 
     def edited(self, canvases: Sequence[Prompt], edits: Edits, sampler: Sampler, batch: Batch) -> EditedModel:

@@ -127,8 +127,9 @@ class Recorder:
         return arrays, qk_steps
 
     def latest(self, name: str) -> NDArray[Any]:
-        """An array of the last step recorded so far, [layer, ...]."""
-        return self._by_step[len(self._by_step) - 1][name]
+        """An array of the last step recorded so far, [layer, ...]; zeros [layer, token] where there is none yet."""
+        last = self._by_step.get(len(self._by_step) - 1)
+        return np.zeros((self.layers, self.plan.tokens), np.float32) if last is None else last[name]
 
     @property
     def _matrix_layers(self) -> list[int]:
