@@ -10,6 +10,8 @@ import transformers
 from transformers.models.diffusion_gemma import modeling_diffusion_gemma as modelling
 
 import floatscope as fs
+from floatscope.analysis import analyze
+from floatscope.canvas import Region
 from floatscope.decoding import Step
 
 CANVAS, WINDOW = 8, 6
@@ -196,3 +198,15 @@ def test_the_sampler_is_for_canvases_only() -> None:
 
     with pytest.raises(fs.UserError, match="this model has none"):
         fs.generate(fs.load("twin-llada"), [3], EntropyBoundSampler(length=4))
+
+
+def test_analyses_take_its_traces_and_say_which_control_is_missing(model: fs.Model):
+    regions = (Region("bos", 0, 1), Region("doc 1", 1, 5), Region("doc 2", 5, 9), Region("query", 9, 11))
+    prompt = fs.Prompt(text="", ids=IDS[0].numpy(), regions=regions, marks={"evidence": np.arange(2, 4)})
+    trace = fs.trace(model, prompt, model.sampler(steps=6, length=8, seed=3, **NEVER))
+    for name in ("drift", "absorption", "anchors", "dispersion", "query_state", "retrieval_heads", "flow", "compat"):
+        found = analyze(name, [trace])
+        assert found.table["uniform"].null_count() == found.table.height > 0
+        assert any("'uniform' is null for traces whose steps" in note for note in found.notes)
+    first = analyze("absorption", [trace]).table.filter(set="bos", rows="all")["value"].to_numpy()
+    np.testing.assert_allclose(first, 100 * trace.received[:, :, 0].mean(axis=0), rtol=1e-5)
