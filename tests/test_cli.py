@@ -33,6 +33,7 @@ def checkpoint(tmp_path_factory):
     config = transformers.LlamaConfig(
         hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
         vocab_size=len(vocabulary), max_position_embeddings=96, bos_token_id=0, eos_token_id=1,
+        floatscope_family="causal",
     )  # fmt: skip
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     fast.save_pretrained(folder)
@@ -251,10 +252,11 @@ def test_a_model_whose_units_all_failed_is_told_by_the_exit_code(monkeypatch, ca
     """The checkpoint has a context of 96 tokens, the twin one of 2048."""
     file = tmp_path / "questions.jsonl"
     call = ["evaluate", "--model", "twin-arm", "--model", f"small={checkpoint}", "--task", file, "--documents", "0"]
-    for words, expected in ((10, 0), (200, 1)):
-        file.write_text(json.dumps({"id": "1", "question": "who " * words, "answers": ["Ada"]}))
-        code, shown, told = run(monkeypatch, capsys, *call, "--length", "4", "--out", tmp_path / str(words))
-        assert code == expected and ("1 failed" in told) == ("too long" in shown) == bool(expected)
+    for number, (lengths, failed, expected) in enumerate((([10], 0, 0), ([200], 1, 1), ([10, 200], 1, 0))):
+        asked = ({"id": str(words), "question": "who " * words, "answers": ["Ada"]} for words in lengths)
+        file.write_text("\n".join(map(json.dumps, asked)))
+        code, shown, told = run(monkeypatch, capsys, *call, "--length", "4", "--out", tmp_path / str(number))
+        assert code == expected and ("1 failed" in told) == ("too long" in shown) == bool(failed)
 
 
 def test_text_needs_a_tokenizer_and_says_so(monkeypatch, capsys, tmp_path, checkpoint):

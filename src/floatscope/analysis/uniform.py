@@ -28,20 +28,36 @@ _ROLLED = ("rollout", "commit_rollout")
 
 def uniform_layers(trace: Trace) -> tuple[Trace, NDArray[np.int64]]:
     """The same with one head and one layer of each kind, and the kind of each layer: most models have one kind."""
-    even = UniformAttention(trace, reduced=True)
-    return dataclasses.replace(trace, arrays=LazyArrays(even.shapes, even.make)), even.which
+    return _made(trace, reduced=True)
 
 
 def on_uniform(trace: Trace, measured: Callable[[Trace], Mapping[Any, NDArray[Any]]]) -> dict[Any, NDArray[Any]]:
     """What a measure, an array [layer, ...] for each of its labels, gives for uniform attention."""
+    if not has_uniform(trace):
+        return {label: np.full(np.shape(values), np.nan) for label, values in measured(trace).items()}
     even, kinds = uniform_layers(trace)
     return {label: values[kinds] for label, values in measured(even).items()}
 
 
 def uniform_trace(trace: Trace) -> Trace:
     """The trace of uniform attention under the same visibility; arrays are made when first used."""
-    even = UniformAttention(trace)
-    return dataclasses.replace(trace, arrays=LazyArrays(even.shapes, even.make))
+    return _made(trace)[0]
+
+
+def has_uniform(trace: Trace) -> bool:
+    """Whether this control is made: not of steps that computed some rows over a cache, or an active block."""
+    whole = trace.kind == "arm" or bool((trace.rows == len(trace.canvas)).all())
+    return whole and not trace.visibility.startswith("active_block")
+
+
+def _made(trace: Trace, reduced: bool = False) -> tuple[Trace, NDArray[np.int64]]:
+    """Uniform attention, and the kind of each layer; where it is not made, every number is nan."""
+    if has_uniform(trace):
+        even = UniformAttention(trace, reduced)
+        return dataclasses.replace(trace, arrays=LazyArrays(even.shapes, even.make)), even.which
+    shapes = {name: array_shape(trace.arrays, name) for name in _MADE if name in trace.arrays}
+    unknown = LazyArrays(shapes, lambda name: np.full(shapes[name], np.nan))
+    return dataclasses.replace(trace, arrays=unknown), np.arange(trace.layers)
 
 
 def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -51,11 +67,6 @@ def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], N
     window, under bidirectional the first one, which half a window of rows sees.
     """
     tokens = len(trace.canvas)
-    if trace.kind != "arm" and (trace.rows < tokens).any():
-        raise UserError(
-            f"The trace of {trace.model!r} has steps that computed some rows over a cache: uniform attention is not "
-            "known for them; trace it without a cache."
-        )
     rows = np.arange(int(trace.rows[-1]))
     kinds, which = np.unique(trace.seen_by, axis=0, return_inverse=True)
     widest = kinds.max(axis=1)[:, None].astype(np.int64)
@@ -71,8 +82,8 @@ def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], N
         first = np.zeros_like(last)
     else:
         raise UserError(
-            f"The visibility {trace.visibility!r} of the trace of {trace.model!r} is not known; use "
-            "bidirectional, causal or block_causal(k)."
+            f"The control of uniform attention is not made for the visibility {trace.visibility!r} of the trace of "
+            f"{trace.model!r}, only for bidirectional, causal or block_causal(k): leave it out of analyses."
         )
     return np.clip(first, 0, tokens), np.clip(last, 0, tokens), which.reshape(-1)
 

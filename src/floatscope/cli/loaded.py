@@ -168,7 +168,7 @@ def families() -> None:
 
     table = Table("family", "how it is read", "checkpoints")
     for row in FAMILIES.values():
-        mask = "no mask" if row.is_arm else f"mask {row.mask_id or 'as the checkpoint says'}"
+        mask = "no mask" if row.is_arm or row.noise else f"mask {row.mask_id or 'as the checkpoint says'}"
         how = f"{row.backbone}, {row.visibility}, logits {row.logits}, {mask}, sampler {row.sampler['name']}"
         table.add_row(row.name, how, row.examples)
     console = literal_console()

@@ -135,8 +135,9 @@ class Recorder:
         return arrays, qk_steps
 
     def latest(self, name: str) -> NDArray[Any]:
-        """An array of the last step recorded so far, [layer, ...]."""
-        return self._by_step[len(self._by_step) - 1][name]
+        """An array of the last step recorded so far, [layer, ...]; zeros [layer, token] where there is none yet."""
+        last = self._by_step.get(len(self._by_step) - 1)
+        return np.zeros((self.layers, self.plan.tokens), np.float32) if last is None else last[name]
 
     @property
     def _matrix_layers(self) -> list[int]:
@@ -208,6 +209,8 @@ class Recorder:
         for name, values in found.items():
             if name not in buffers:
                 buffers[name] = np.empty((layers or self.layers, *values.shape), values.dtype)
+            if buffers[name].shape[1:] != values.shape:
+                buffers[name], values = _alike(buffers[name], values)
             buffers[name][layer] = values
 
 
@@ -267,7 +270,7 @@ class DenoisingRecorder(Recorder):
             received=groups.sum(1) / len(self._layout.rows),
             by_answer=(masked + committed).mean(0) / max(answer_rows, 1),
             by_masked=masked.mean(0) / rows[plan.masked_group],
-            regions=groups @ self._layout.columns.to(groups.device) / rows,
+            regions=groups @ geometry.layout.columns.to(groups.device) / rows,  # a sliding layer has fewer keys
         )  # fmt: skip
         if statistics.rolled is not None:
             sums = statistics.rolled.new_zeros(plan.group_count, statistics.rolled.shape[1])
@@ -369,6 +372,15 @@ def _on_canvas(values: Tensor, places: Tensor, tokens: int, axis: int) -> Tensor
     shape = list(values.shape)
     shape[axis] = tokens
     return values.new_zeros(shape).index_copy_(axis, places, values)
+
+
+def _alike(buffer: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Layers [layer, head, ...] and one more of another shape: fewer key-value heads are each there several times, and
+    after smaller ones follow zeros."""
+    heads, width = max(buffer.shape[1], len(values)), max(buffer.shape[-1], values.shape[-1])
+    both = buffer.repeat(heads // buffer.shape[1], 1), values.repeat(heads // len(values), 0)
+    wider = [np.pad(one, [(0, 0)] * (one.ndim - 1) + [(0, width - one.shape[-1])]) for one in both]
+    return wider[0], wider[1]
 
 
 def _stacked(held: dict[int, Arrays]) -> Arrays:

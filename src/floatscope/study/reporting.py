@@ -29,7 +29,7 @@ QUESTION = (
 def tables_text(run: Run, form: str) -> str:
     """The scores of a run as Markdown, LaTeX or CSV."""
     rows = run.results()
-    text = write_tables(score_frame(rows), table_notes(rows), form)
+    text = write_tables(score_frame(rows), table_notes(rows), form, run.study.rules)
     if form == "markdown" and any(
         cell.condition.attribution for task in run.study.tasks for cell in run.study.cells(task)
     ):
@@ -61,6 +61,7 @@ def gather(run: Run, results: Mapping[str, Result]) -> Content:
         models=ordered_models([model.name for model in run.study.models], kinds),
         scores=scores,
         notes=table_notes(rows)["documents"],
+        rules=run.study.rules,
         traces=tuple(_player_traces(run, rows)),
         results=results,
         missing=missing_analyses(run),

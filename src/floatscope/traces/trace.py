@@ -28,7 +28,7 @@ _TOLD = (
 )  # fmt: skip
 """What the file of a trace holds as they are, and what its header tells."""
 Kind = Literal["mdm", "arm"]
-Logits = Literal["same", "shifted", "next"]
+Logits = Literal["same", "shifted", "block_next", "next"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -63,7 +63,8 @@ class Trace:
     mixers: tuple[str, ...] = ()
     """The kind of mixer of each layer; empty: softmax attention everywhere."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What the caller knows of the sample: `sample`, `task`, `condition`; copied, never interpreted."""
+    """What the caller knows of the sample: `sample`, `task`, `condition`; copied, never interpreted. Beside it
+    `passing_texts`: the texts, by id, of tokens that slots held and did not keep."""
 
     def __getattr__(self, name: str) -> NDArray[Any]:
         if name.startswith("__") or name not in ARRAYS:
@@ -137,6 +138,25 @@ class Trace:
         if "state" in self.arrays:
             return self.arrays["state"] == MASKED
         return self.commit_step[None, :] >= np.arange(self.steps)[:, None]
+
+    @property
+    def events(self) -> list[list[tuple[int, str, int]]]:
+        """Per step, what happened to slots: (slot, event, token), of which the token is the new one, or the withdrawn.
+
+        An event is commit, revise or renoise.
+        """
+        before = self.arrays["tokens"]
+        after = np.concatenate([before[1:], self.canvas[self.slots][None]])
+        was = ~self.masked
+        became = np.concatenate([was[1:], np.ones_like(was[:1])])
+        names = np.select(
+            [~was & became, was & ~became, was & (after != before)], ["commit", "renoise", "revise"], ""
+        )  # [step, answer]
+        held = np.where(names == "renoise", before, after)
+        return [
+            [(slot, str(name), int(held[step, slot])) for slot, name in enumerate(row) if name]
+            for step, row in enumerate(names)
+        ]
 
     @property
     def rows(self) -> NDArray[np.int64]:
