@@ -6,7 +6,7 @@ drops causal and padding masks silently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -115,6 +115,11 @@ class Probe:
     """What changes each sample; empty: nothing at all."""
     extra: list[Tensor | None] = field(default_factory=list)
     """Per sample the extra value columns [K, E] of the next layer, which the listener may replace; empty: none."""
+    alpha: float | None = None
+    """The weight of attention in a rollout of these columns, X <- alpha mean_h(A_h X) + (1 - alpha) X from layer to
+    layer; None: they stay as they are."""
+    donors: Mapping[int, int] = field(default_factory=dict)
+    """For samples that are patched, the sample before them, of the same length, that they are patched from."""
     layers: list[int] = field(default_factory=list)
     """The layers that came by, in the order of their calls."""
     masks: dict[tuple[int, ...], tuple[Any, Tensor]] = field(default_factory=dict)
@@ -223,6 +228,7 @@ def only_samples(samples: Sequence[int]) -> Iterator[None]:
         _scattered=[],
         edits=[whole.edits[sample] for sample in samples] if whole.edits else (),
         extra=[whole.extra[sample] for sample in samples] if whole.extra else [],
+        donors={samples.index(one): samples.index(donor) for one, donor in whole.donors.items() if one in samples},
     )
     with probing(part):
         yield
@@ -269,7 +275,15 @@ def _probed(
     whole = Layer(Inputs(query, key, value, scale, softcap), mask, causal, samples, probe.workspace, probe.stacks)
     output = query.new_zeros(len(query), query.shape[2], query.shape[1], value.shape[-1])
     for sample, statistics in kernel_for(whole).run(whole, output):
-        if probe.listener is not None and (own := known[sample]) is not None:
+        own = known[sample]
+        assert own is not None
+        if probe.alpha is not None and own[0].extra is not None and statistics.mixed is not None:
+            if not own[0].layout.is_whole:
+                raise UserError("a rollout needs all rows of the canvas: run it without a cache")
+            rolled = torch.lerp(own[0].extra, statistics.mixed.mean(0), probe.alpha)
+            probe.extra[sample] = rolled
+            statistics = replace(statistics, rolled=rolled)
+        if probe.listener is not None:
             probe.listener(layer, sample, statistics, own[1])
     probe.layers.append(layer)
     return output
@@ -282,7 +296,11 @@ def _sample(
     """One sample of the layer without its pads."""
     layout, pad = probe.window(sample, key.shape[2], query.device)
     skip = max(0, pad - (key.shape[2] - query.shape[2]))  # pads among rows: none where these are a block over a cache
-    inputs = Inputs(query[sample, :, skip:], key[sample, :, pad:], value[sample, :, pad:], scale, softcap)
+    donor = probe.donors.get(sample)
+    inputs, theirs = (
+        Inputs(query[one, :, skip:], key[one, :, pad:], value[one, :, pad:], scale, softcap)
+        for one in (sample, sample if donor is None else donor)
+    )
     if (len(layout.rows), len(layout.keys)) != (inputs.query.shape[1], inputs.key.shape[1]):
         raise UserError(
             f"the probe was told of {len(layout.rows)} rows over {len(layout.keys)} keys, and layer {layer} has "
@@ -291,7 +309,8 @@ def _sample(
     visible, first, last = probe.sight(mask, causal, sample, layout, pad)
     edit = probe.edit(sample, layer, layout, query.shape[1], visible)
     extra = probe.extra[sample] if probe.extra else None
-    own = Sample(inputs, visible, layout, edit, extra, skip, pad)
+    extra = None if extra is None else extra.to(query.device)
+    own = Sample(inputs, visible, layout, edit, extra, skip, pad, None if donor is None else (donor, theirs))
     return own, Geometry(inputs, visible, layout, first, last, edit)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
@@ -43,6 +43,8 @@ class Sample:
     """Rows that are pads."""
     pad: int
     """Keys that are pads."""
+    donor: tuple[int, Inputs] | None = None
+    """The sample, by number, that edits patch from, and what it mixes."""
 
 
 @dataclass(frozen=True)
@@ -181,16 +183,19 @@ def _fastest() -> str:
 
 def _simple(sample: Sample, name: str) -> bool:
     """Whether kernels for whole batches compute it: edits add to scores or change heads, and nothing else is mixed."""
-    edit = sample.edit
-    changed = edit is not None and any(one is not None for one in (edit.sink, edit.factor, edit.pinned, edit.mass))
+    parts = [] if sample.edit is None else fields(sample.edit)
+    changed = {part.name for part in parts if getattr(sample.edit, part.name) is not None}
     capped = name == "swap" and sample.inputs.softcap is not None  # torch's attention caps no scores
-    return sample.extra is None and not changed and not capped
+    return sample.extra is None and changed <= {"bias", "heads", "mean"} and not capped
 
 
 def attend_each(layer: Layer, output: Tensor) -> Iterator[tuple[int, LayerStatistics]]:
     """The reference, sample by sample."""
     for number, sample in enumerate(layer.samples):
         if sample is not None:
-            given = (sample.inputs, sample.visible, sample.layout, sample.edit, sample.extra)
-            _, found = attend(*given, workspace=layer.workspace, output=output[number, sample.skip :])
+            donor, theirs = (None, None) if sample.donor is None else sample.donor
+            given = (sample.inputs, sample.visible, sample.layout, sample.edit, sample.extra, theirs)
+            own, found = attend(*given, workspace=layer.workspace, output=output[number, sample.skip :])
+            if sample.edit is not None and donor is not None:
+                sample.edit.take_output(own, output[donor, sample.skip :])
             yield number, found

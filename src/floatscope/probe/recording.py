@@ -25,6 +25,9 @@ from floatscope.probe.layout import Layout
 
 Arrays = dict[str, NDArray[Any]]
 TOP_KEYS = 8
+ROLLOUT = ("rollout", "commit_rollout")
+ALPHA = 0.5
+"""The weight of attention in the rollout that is kept, as in the paper."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,11 @@ class Plan:
         return len(self.slots)
 
     @property
+    def rolls(self) -> bool:
+        """Whether attention is rolled out over the layers, to the column sets."""
+        return not self.keep.isdisjoint(ROLLOUT)
+
+    @property
     def every_step(self) -> bool:
         """Whether the geometry of every step is kept: with all heads; else that of the first, middle and last."""
         return "head_attention" in self.keep
@@ -137,9 +145,10 @@ class Recorder:
         return arrays, qk_steps
 
     def latest(self, name: str) -> NDArray[Any]:
-        """An array of the last step recorded so far, [layer, ...]."""
+        """An array of the last step recorded so far, [layer, ...]; zeros [layer, token] where there is none yet."""
         self.landing.land()
-        return self._by_step[len(self._by_step) - 1][name].cpu().numpy()
+        last = self._by_step.get(len(self._by_step) - 1)
+        return np.zeros((self.layers, self.plan.tokens), np.float32) if last is None else last[name].cpu().numpy()
 
     def held(self) -> list[Held]:
         """What the latest step left on a device, if it did."""
@@ -221,6 +230,8 @@ class Recorder:
             if name not in buffers:
                 home = values.device if self.stays else torch.device("cpu")
                 buffers[name] = torch.empty((layers or self.layers, *values.shape), dtype=values.dtype, device=home)
+            if buffers[name].shape[1:] != values.shape:
+                buffers[name], values = _alike(buffers[name], values)
             buffers[name][layer] = values
 
 
@@ -287,8 +298,12 @@ class DenoisingRecorder(Recorder):
             received=groups.sum(1) / len(self._layout.rows),
             by_answer=(masked + committed).mean(0) / max(answer_rows, 1),
             by_masked=masked.mean(0) / rows[plan.masked_group],
-            regions=groups @ layout.columns / rows,
+            regions=groups @ layout.columns / rows,  # a sliding layer has fewer keys
         )  # fmt: skip
+        if statistics.rolled is not None:
+            sums = statistics.rolled.new_zeros(plan.group_count, statistics.rolled.shape[1])
+            sums.index_add_(0, geometry.layout.groups, statistics.rolled)
+            self._put(self._by_step[step], layer, self._kept({"rollout": sums / rows}))
         self._keep_geometry(layer, step, geometry)
         self._put(self._open, layer, self._kept(_row_arrays(statistics, layout, self._inputs)))
         if plan.matrix_steps is None or step in plan.matrix_steps:
@@ -298,8 +313,8 @@ class DenoisingRecorder(Recorder):
         """Keep the rows [n] (positions) that predicted the committed slots [n]; the other open rows are dropped."""
         assert self._layout is not None
         where = torch.searchsorted(self._layout.rows[self._layout.open_rows], torch.from_numpy(rows))
-        chosen = {  # [layer, H, N, ...] to [slot, layer, H, ...]
-            name: values.index_select(2, where.to(values.device, non_blocking=True)).movedim(2, 0)
+        chosen = {  # [layer, N, ...] to [slot, layer, ...]
+            name: values.index_select(1, where.to(values.device, non_blocking=True)).transpose(0, 1)
             for name, values in self._open.items()
         }
         self._by_slot.append((slots, chosen))
@@ -342,23 +357,32 @@ class CausalRecorder(Recorder):
         columns, counts = geometry.layout.columns, torch.from_numpy(self._group_rows[0]).to(groups.device)
         prompt = groups.sum(1)  # [H, K]
         regions = groups @ columns / counts[:, None].clamp(min=1)  # [H, G, C]
+        rolled, whole = None, statistics.rolled
+        if whole is not None:
+            rolled = whole.new_zeros(plan.group_count, whole.shape[1])
+            rolled.index_add_(0, plan.groups[: self._prompt].to(whole.device), whole[: self._prompt])
+            rolled /= counts[:, None].clamp(min=1)  # [G, C]
         for step in range(steps):
             if step:
                 groups[:, own] += answer[:, step - 1]
                 regions[:, own] = groups[:, own] @ columns / step
+            if step and rolled is not None and whole is not None:
+                rolled[own] = rolled[own].lerp(whole[self._prompt + step - 1], 1 / step)
             by_answer = groups[:, own].mean(0) / max(step, 1)
             received = (prompt + groups[:, own]) / (self._prompt + step)
             none = torch.zeros_like(by_answer)  # an ARM has no masked rows
             self._keep_step(layer, step, geometry, groups, received, by_answer, none, regions)
+            if rolled is not None:
+                self._put(self._by_step[step], layer, self._kept({"rollout": rolled}))
             if self._may_keep_geometry(step):
                 self._keep_geometry(layer, step, geometry, self._prompt + step)
         found = self._kept(_row_arrays(statistics, geometry.layout, self._inputs))
-        self._put(self._open, layer, {name: values.transpose(0, 1) for name, values in found.items()})
+        self._put(self._open, layer, found)
         self._keep_matrices(layer, steps - 1, geometry)  # the rows of an earlier step are its first rows
 
 
 def _row_arrays(statistics: LayerStatistics, layout: Layout, inputs: int) -> dict[str, Tensor]:
-    """Open rows [H, N, ...] under their names in a trace; keys as positions.
+    """Open rows [N, H, ...] under their names in a trace; keys as positions. A rollout is one for all heads, [N, ...].
 
     Where rows over a cache have fewer keys than ranks, tokens that are none follow: their mass is 0.
     """
@@ -368,12 +392,15 @@ def _row_arrays(statistics: LayerStatistics, layout: Layout, inputs: int) -> dic
         others = places[~torch.isin(places, layout.keys)][:lacking]
         keys = torch.cat([keys, others.expand(*keys.shape[:-1], -1)], -1)
         mass = torch.nn.functional.pad(mass, (0, lacking))
-    return {
-        "commit_keys": keys.int(),
-        "commit_key_mass": mass,
-        "commit_mass": statistics.row_mass,
-        "commit_entropy": statistics.row_entropy,
+    found = {
+        "commit_keys": keys.int().transpose(0, 1),
+        "commit_key_mass": mass.transpose(0, 1),
+        "commit_mass": statistics.row_mass.transpose(0, 1),
+        "commit_entropy": statistics.row_entropy.transpose(0, 1),
     }
+    if statistics.rolled is not None:
+        found["commit_rollout"] = statistics.rolled[layout.open_rows]
+    return found
 
 
 def _on_canvas(values: Tensor, places: Tensor, tokens: int, axis: int) -> Tensor:
@@ -383,6 +410,15 @@ def _on_canvas(values: Tensor, places: Tensor, tokens: int, axis: int) -> Tensor
     shape = list(values.shape)
     shape[axis] = tokens
     return values.new_zeros(shape).index_copy_(axis, places, values)
+
+
+def _alike(buffer: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Layers [layer, head, ...] and one more of another shape: fewer key-value heads are each there several times, and
+    after smaller ones follow zeros."""
+    heads, width = max(buffer.shape[1], len(values)), max(buffer.shape[-1], values.shape[-1])
+    whole = buffer.repeat_interleave(heads // buffer.shape[1], 1), values.repeat_interleave(heads // len(values), 0)
+    wider = [torch.nn.functional.pad(one, (0, width - one.shape[-1])) for one in whole]
+    return wider[0], wider[1]
 
 
 def _stacked(held: dict[int, Held]) -> Arrays:

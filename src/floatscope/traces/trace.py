@@ -28,7 +28,7 @@ _TOLD = (
 )  # fmt: skip
 """What the file of a trace holds as they are, and what its header tells."""
 Kind = Literal["mdm", "arm"]
-Logits = Literal["same", "shifted", "next"]
+Logits = Literal["same", "shifted", "block_next", "next"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -63,7 +63,8 @@ class Trace:
     mixers: tuple[str, ...] = ()
     """The kind of mixer of each layer; empty: softmax attention everywhere."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What the caller knows of the sample: `sample`, `task`, `condition`; copied, never interpreted."""
+    """What the caller knows of the sample: `sample`, `task`, `condition`; copied, never interpreted. Beside it
+    `passing_texts`: the texts, by id, of tokens that slots held and did not keep."""
 
     def __getattr__(self, name: str) -> NDArray[Any]:
         if name.startswith("__") or name not in ARRAYS:
@@ -139,6 +140,25 @@ class Trace:
         return self.commit_step[None, :] >= np.arange(self.steps)[:, None]
 
     @property
+    def events(self) -> list[list[tuple[int, str, int]]]:
+        """Per step, what happened to slots: (slot, event, token), of which the token is the new one, or the withdrawn.
+
+        An event is commit, revise or renoise.
+        """
+        before = self.arrays["tokens"]
+        after = np.concatenate([before[1:], self.canvas[self.slots][None]])
+        was = ~self.masked
+        became = np.concatenate([was[1:], np.ones_like(was[:1])])
+        names = np.select(
+            [~was & became, was & ~became, was & (after != before)], ["commit", "renoise", "revise"], ""
+        )  # [step, answer]
+        held = np.where(names == "renoise", before, after)
+        return [
+            [(slot, str(name), int(held[step, slot])) for slot, name in enumerate(row) if name]
+            for step, row in enumerate(names)
+        ]
+
+    @property
     def rows(self) -> NDArray[np.int64]:
         """[step] how many query rows each forward has: the whole canvas, an ARM's text so far, a block over a cache."""
         if "group_rows" not in self.arrays:
@@ -170,14 +190,21 @@ class Trace:
 
     def region_matrix(self, head_mean: bool = False) -> NDArray[np.float32]:
         """[step, layer, head, region, region] mean row of each region, answer states merged; or the mean over heads."""
+        attention = self.region_attention[..., : len(self.region_labels)]
+        return self._merged(attention.mean(axis=2) if head_mean else attention)
+
+    def region_rollout(self) -> NDArray[np.float32]:
+        """[step, layer, region, region] token rollout through the layers up to each one, mean row of each region."""
+        return self._merged(self.rollout[..., : len(self.region_labels)])
+
+    def _merged(self, attention: NDArray[Any]) -> NDArray[np.float32]:
+        """[step, layer, ..., group, column] with the states of answer rows merged."""
         regions = self.region_labels
         of_group = [regions.index(label.partition(":")[0]) for label in self.group_labels]
         rows = self.group_rows.astype(np.float64)  # [step, group]
         member = np.eye(len(regions))[of_group]  # [group, region]
         total = rows @ member  # [step, region]
         share = rows[:, :, None] * member / np.maximum(total, 1)[:, None, :]  # [step, group, region]
-        attention = self.region_attention[..., : len(regions)]
-        attention = attention.mean(axis=2) if head_mean else attention
         return np.einsum("sl...gc,sgr->sl...rc", attention, share, optimize=True).astype(np.float32)
 
     def validate(self) -> "Trace":
