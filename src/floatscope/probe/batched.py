@@ -81,17 +81,20 @@ def _swapped(layer: Layer) -> tuple[Tensor, GroupSums]:
     output, logsumexp = _with_logsumexp(given.query, key, value, scores, given.scale)
     empty = (stack.row_places < 0)[:, None]  # [B, 1, R]
     logsumexp = logsumexp.masked_fill(empty, 0.0)
-    asked = padded(given.query.float(), (0, 0, 0, 1))  # the last row is 0: its score is 0 for every key
-    shifted = (scores - logsumexp[..., None]).masked_fill(empty[..., None], -torch.inf)
-    bias = padded(shifted.transpose(2, 3), (0, 1))  # [B, H, K, R + 1]
+    # -lse_i as one more product, so that the bias is the same for all heads; then zeros up to whole eights, which the
+    # fused kernels want, and a last row of zeros, whose score is 0 for every key.
+    more = -(given.query.shape[-1] + 1) % 8
+    asked = torch.cat([given.query.float(), (-logsumexp / given.scale)[..., None]], -1)
+    asked, asking = padded(asked, (0, more, 0, 1)), padded(padded(key.float(), (0, 1), value=1.0), (0, more))
+    bias = padded(scores.masked_fill(empty[..., None], -torch.inf).transpose(2, 3), (0, 1))  # [B, 1 or H, K, R + 1]
 
     def group_sums(groups: Tensor, count: int) -> Tensor:
-        width = -(-(count + 1) // 8) * 8  # the fused kernels want whole eights
+        width = -(-(count + 1) // 8) * 8
         member = (groups[..., None] == torch.arange(width, device=groups.device)).float()  # [B, R, W]
         member = padded(member, (0, 0, 0, 1))
         member[:, -1, width - 1] = 1
         values = member[:, None].expand(-1, asked.shape[1], -1, -1)
-        found = scaled_dot_product_attention(key.float(), asked, values, attn_mask=bias, scale=given.scale)
+        found = scaled_dot_product_attention(asking, asked, values, attn_mask=bias, scale=given.scale)
         return (found[..., :count] / found[..., width - 1 :]).transpose(2, 3)
 
     return output.transpose(1, 2), group_sums
