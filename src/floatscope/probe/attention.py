@@ -23,7 +23,7 @@ from floatscope.errors import UserError
 from floatscope.probe.edits import LayerEdit
 from floatscope.probe.kernel import SCATTERED, Inputs, LayerStatistics, Visible, Workspace
 from floatscope.probe.layout import Layout
-from floatscope.probe.mixing import Layer, Sample, Stack, kernel_for
+from floatscope.probe.mixing import Layer, LayerSample, Stack, kernel_for
 from floatscope.probe.query_key import QKSums, qk_sums
 
 IMPLEMENTATION = "floatscope"
@@ -292,7 +292,7 @@ def _probed(
 def _sample(
     probe: Probe, sample: int, layer: int, query: Tensor, key: Tensor, value: Tensor,
     mask: Tensor | None, causal: bool, scale: float, softcap: float | None,
-) -> tuple[Sample, Geometry]:  # fmt: skip
+) -> tuple[LayerSample, Geometry]:  # fmt: skip
     """One sample of the layer without its pads."""
     layout, pad = probe.window(sample, key.shape[2], query.device)
     skip = max(0, pad - (key.shape[2] - query.shape[2]))  # pads among rows: none where these are a block over a cache
@@ -310,7 +310,7 @@ def _sample(
     edit = probe.edit(sample, layer, layout, query.shape[1], visible)
     extra = probe.extra[sample] if probe.extra else None
     extra = None if extra is None else extra.to(query.device)
-    own = Sample(inputs, visible, layout, edit, extra, skip, pad, None if donor is None else (donor, theirs))
+    own = LayerSample(inputs, visible, layout, edit, extra, skip, pad, None if donor is None else (donor, theirs))
     return own, Geometry(inputs, visible, layout, first, last, edit)
 
 

@@ -31,7 +31,7 @@ FAR = 2**30
 
 
 @dataclass(frozen=True)
-class Sample:
+class LayerSample:
     """One sample of a layer, pads cut off."""
 
     inputs: Inputs
@@ -57,7 +57,7 @@ class Layer:
     """Bool or additive float [B or 1, 1, R, K]."""
     causal: bool
     """A row sees the keys at or before its own position; False where there is a mask."""
-    samples: Sequence[Sample | None]
+    samples: Sequence[LayerSample | None]
     """None: a finished sample, whose output nobody reads."""
     workspace: Workspace
     held: dict[tuple[Any, ...], Stack] = field(default_factory=dict)
@@ -181,7 +181,7 @@ def _fastest() -> str:
     return "triton" if find_spec("triton") else "swap"
 
 
-def _simple(sample: Sample, name: str) -> bool:
+def _simple(sample: LayerSample, name: str) -> bool:
     """Whether kernels for whole batches compute it: edits add to scores or change heads, and nothing else is mixed."""
     parts = [] if sample.edit is None else fields(sample.edit)
     changed = {part.name for part in parts if getattr(sample.edit, part.name) is not None}
