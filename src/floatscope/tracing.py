@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from floatscope.canvas import MASKED, Prompt, token_ids
+from floatscope.canvas import COMMITTED, MASKED, Prompt, token_ids
 from floatscope.decoding import Batch, Generation, Sampler, Step
 from floatscope.decoding.generation import fill, make_batch, one_or_many, sampler_for
 from floatscope.errors import UserError
@@ -128,13 +128,21 @@ def trace(
             qk_steps=qk_steps,
             keep=short_form(names),
             arrays=arrays | {name: getattr(generation, name) for name in ("tokens", "state") if name in names},
-            metadata=table,
+            metadata=table | _passing_texts(model, generation),
             edits=tuple(asdict(edit) for edit in own),
         ).validate()
         for canvas, generation, (arrays, qk_steps), seed, table, own in zip(
             canvases, generations, records, batch.seeds, known, applied, strict=True
         )
     ]
+
+
+def _passing_texts(model: Model, generation: Generation) -> dict[str, Any]:
+    """Texts of tokens that slots held and did not keep, by id: the canvas does not tell them."""
+    held = set(generation.tokens[generation.state == COMMITTED].tolist()) - set(generation.canvas.tolist())
+    if model.tokenizer is None or not held:
+        return {}
+    return {"passing_texts": dict(zip(map(str, held), model.token_texts(np.array([*held])), strict=True))}
 
 
 @one_or_many

@@ -167,6 +167,36 @@ def test_slots_are_filled_at_their_steps(page, step, states, answer):
     expect(page.locator(".fs-status")).to_have_text(f"step {step} of 3 · layer 1 · answer: {answer}")
 
 
+@pytest.mark.parametrize(
+    ("step", "states", "words", "answer"),
+    [
+        (0, ["commits", "open", "open"], ["Ada", "", ""], "Ada ▁"),
+        (1, ["revised", "commits", "open"], ["Ida", "Rat", ""], "Ida Rat ▁"),
+        (2, ["token", "renoised", "commits"], ["Ida", "Rat", "ter"], "Ida ▁ter"),
+        (3, ["token", "commits", "token"], ["Ida", "Rit", "ter"], "Ida Ritter"),
+    ],
+)
+def test_changed_and_withdrawn_tokens_are_shown_at_their_steps(page, step, states, words, answer):
+    page.evaluate(
+        """() => {
+          const run = player.samples[0].runs[0];
+          run.history = run.replay([
+            [[0, "commits", "Ada"]], [[0, "revised", "Ida"], [1, "commits", "Rat"]],
+            [[1, "renoised", "Rat"], [2, "commits", "ter"]], [[1, "commits", "Rit"]],
+          ]);
+        }"""
+    )
+    try:
+        show(page, 0, step, 1)
+        slots = page.locator(".fs-slot[data-token]")
+        eventually(slots.evaluate_all, "all => all.map(slot => slot.dataset.state)", equals=states)
+        assert slots.evaluate_all("all => all.map(slot => slot.textContent)") == words
+        expect(page.locator(".fs-status")).to_have_text(f"step {step} of 3 · layer 1 · answer: {answer}")
+        expect(page.locator(".fs-legend")).to_contain_text("is withdrawn")
+    finally:
+        page.evaluate("() => { player.samples[0].runs[0].history = undefined; player.show(); }")
+
+
 def test_the_most_attended_token_is_told(page):
     for step, layer in ((0, 0), (1, 2), (3, 1)):
         show(page, 0, step, layer)

@@ -136,3 +136,29 @@ def test_data_cannot_end_their_script():
     text = script_json({"text": "</script><!-- \u2028"})
     assert "<" not in text and "\u2028" not in text
     assert json.loads(text)["text"] == "</script><!-- \u2028"
+
+
+def test_changed_and_withdrawn_tokens_are_told_step_by_step():
+    """Slot 0 commits A, becomes B, slot 1 commits C, is withdrawn and commits D; plain commits need no such list."""
+    trace = to_trace(full_run())
+    assert "events" not in player.run_data(trace, "zscore(1)")
+    first, second = trace.slots[:2].tolist()
+    canvas = trace.canvas.copy()
+    canvas[[first, second]] = [7007, 7009]
+    steps, answer = trace.steps, len(trace.slots)
+    tokens, state = np.zeros((steps, answer), np.int64), np.zeros((steps, answer), np.uint8)
+    state[1:], tokens[1:] = 1, canvas[trace.slots]
+    tokens[1, :2], state[2, 1] = [7006, 7008], 0
+    texts = dict(zip(trace.canvas.tolist(), trace.texts, strict=True))
+    metadata = {"passing_texts": {"7006": "A", "7008": "C"}}
+    changed = dataclasses.replace(
+        trace,
+        canvas=canvas,
+        texts=tuple({7007: "B", 7009: "D"}.get(token, texts.get(token, "x")) for token in canvas.tolist()),
+        arrays=dict(trace.arrays) | {"tokens": tokens, "state": state},
+        metadata=metadata,
+    )
+    events = player.run_data(changed, "zscore(1)")["events"]
+    assert events[0][:2] == [[0, "commits", "A"], [1, "commits", "C"]]
+    assert events[1] == [[0, "revised", "B"], [1, "renoised", "C"]]
+    assert events[2] == [[1, "commits", "D"]] and not any(events[3:])

@@ -45,6 +45,7 @@ def denoise(models: Mapping[str, Model], request: Request, emit: Emit) -> None:
             prompt = build_canvas(model, before, request.slots, after)
         else:
             prompt = build_prompt(model, request.question, request.documents, request.answers)
+        sampler = sampler if prompt.slots is not None else sampler.fitted(model, len(prompt.ids))
         make_batch(model, [prompt], sampler)  # refuses what does not fit, before any model runs
         runs.append((model, prompt, sampler))
     opened = [_opened(*run, request) for run in runs]
@@ -80,7 +81,7 @@ def _run(number: int, model: Model, prompt: Prompt, sampler: Sampler, request: R
     find = parse_detector(DETECTOR)
 
     def committed(step: Step) -> list[list[Any]]:
-        slots = step.committed[0].nonzero()[:, 0]
+        slots = (step.committed[0] | step.revised[0]).nonzero()[:, 0]
         canvas = model.token_texts(step.canvas[0].numpy())
         positions = dict(zip(slots.tolist(), step.given.positions[0, slots].tolist(), strict=True))
         return commits_data(canvas, positions, step.confidence[0][slots].tolist())

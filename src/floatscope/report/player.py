@@ -68,6 +68,7 @@ def run_data(trace: Trace, detector: str = DETECTOR) -> dict[str, Any]:
     accuracy = known.get("accuracy")
     return {
         **canvas_data(trace.texts_or_ids, named_regions(trace.regions or whole, trace.marks)),
+        **events_data(trace),
         "model": str(known.get("control_of", trace.model)),
         "kind": trace.kind,
         "visibility": trace.visibility,
@@ -82,6 +83,22 @@ def run_data(trace: Trace, detector: str = DETECTOR) -> dict[str, Any]:
         "confidence": [None if np.isnan(value) else round(float(value), 4) for value in trace.confidence],
         "steps": [step_data(trace.received[step], anchors[step]) for step in range(trace.steps)],
     }
+
+
+def events_data(trace: Trace) -> dict[str, Any]:
+    """What happened to slots, step by step, where some token was changed or withdrawn: `commit_step` tells the rest.
+
+    A list of [slot, commits or revised or renoised, text] per step.
+    """
+    events = trace.events if "tokens" in trace.arrays else []
+    if not any(name != "commit" for step in events for _, name, _ in step):
+        return {}
+    names = {"commit": "commits", "revise": "revised", "renoise": "renoised"}
+    texts = {int(token): text for token, text in trace.metadata.get("passing_texts", {}).items()}
+    texts |= dict(zip(trace.canvas.tolist(), trace.texts_or_ids, strict=True))
+    known = dict(zip(texts, canvas_data(list(texts.values()), [])["tokens"], strict=True))
+    shown = [[[slot, names[name], known.get(token, f"#{token}")] for slot, name, token in step] for step in events]
+    return {"events": shown}
 
 
 def named_regions(regions: Iterable[Region], marks: Mapping[str, ArrayLike]) -> list[tuple[str, int, int]]:

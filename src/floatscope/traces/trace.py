@@ -139,6 +139,22 @@ class Trace:
         return self.commit_step[None, :] >= np.arange(self.steps)[:, None]
 
     @property
+    def events(self) -> list[list[tuple[int, str, int]]]:
+        """Per step, what happened to slots: (slot, commit or revise, its token afterwards) or (slot, renoise, its token before)."""
+        before = self.arrays["tokens"]
+        after = np.concatenate([before[1:], self.canvas[self.slots][None]])
+        was = ~self.masked
+        became = np.concatenate([was[1:], np.ones_like(was[:1])])
+        names = np.select(
+            [~was & became, was & ~became, was & (after != before)], ["commit", "renoise", "revise"], ""
+        )  # [step, answer]
+        held = np.where(names == "renoise", before, after)
+        return [
+            [(slot, str(name), int(held[step, slot])) for slot, name in enumerate(row) if name]
+            for step, row in enumerate(names)
+        ]
+
+    @property
     def rows(self) -> NDArray[np.int64]:
         """[step] how many query rows each forward has: the whole canvas, an ARM's text so far, a block over a cache."""
         if "group_rows" not in self.arrays:

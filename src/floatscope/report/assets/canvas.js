@@ -43,6 +43,17 @@
       this.steps = data.steps?.slice() ?? [];
       this.frames = [];
       this.peaks = [];
+      this.history = data.events && this.replay(data.events); // where tokens were changed or withdrawn
+    }
+
+    // For every step the state and the text of each slot after it.
+    replay(events) {
+      let now = this.data.slots.map(() => ["open", ""]);
+      return events.map((step) => {
+        now = now.map(([state, text]) => [state === "open" || state === "renoised" ? "open" : "token", text]);
+        for (const [slot, state, text] of step) now[slot] = [state, text];
+        return now;
+      });
     }
 
     push(step) {
@@ -98,13 +109,23 @@
       return [...first].filter((token) => !last.has(token)).length + [...last].filter((token) => !first.has(token)).length;
     }
 
-    // "token": was there before this step; "commits": becomes a token in it; "open": not yet.
+    // "token": was there before this step; "commits": becomes a token in it; "revised": becomes another one; "renoised":
+    // is withdrawn; "open": not yet.
     state(token, step) {
       const slot = this.slots.get(token);
       if (slot === undefined) return "token";
+      if (this.history) return this.history[Math.min(step, this.last)][slot][0];
       const when = this.commitStep[slot];
       if (when === null || when === undefined || when > step) return "open";
       return when === step ? "commits" : "token";
+    }
+
+    isOpen(token, step) { return ["open", "renoised"].includes(this.state(token, step)); }
+
+    // What a token says after a step: a slot may hold several before its last.
+    text(token, step) {
+      const slot = this.slots.get(token);
+      return this.history && slot !== undefined ? this.history[Math.min(step, this.last)][slot][1] : this.tokens[token];
     }
 
     label(token) {
@@ -117,11 +138,11 @@
       const { special, glued } = this;
       let text = "", open = false;
       for (const token of this.data.slots) {
-        if (this.state(token, step) === "open") {
+        if (this.isOpen(token, step)) {
           if (!open) text += " ▁";
           open = true;
         } else if (!special.has(token)) {
-          text += (glued.has(token) ? "" : " ") + this.tokens[token];
+          text += (glued.has(token) ? "" : " ") + this.text(token, step);
           open = false;
         }
       }
@@ -237,7 +258,8 @@
         chip.tabIndex = anchors.has(token) ? 0 : -1;
         if (run.slots.has(token)) {
           if (chip.dataset.state !== state) chip.dataset.state = state;
-          if (chip.firstChild.textContent !== run.tokens[token]) chip.firstChild.textContent = run.tokens[token];
+          const text = run.text(token, step);
+          if (chip.firstChild.textContent !== text) chip.firstChild.textContent = text;
         }
       });
       const done = step > run.foreseen - 1 ? "finished" : `step ${at} of ${run.foreseen - 1}`;
@@ -298,7 +320,7 @@
       const { run, at, layer } = this;
       const row = run.row(at, layer);
       const top = row.indexOf(Math.max(...row));
-      const word = run.state(top, at) === "open" ? "a masked slot" : `“${run.tokens[top]}”`;
+      const word = run.isOpen(top, at) ? "a masked slot" : `“${run.text(top, at)}”`;
       const anchors = run.frame(at).anchors[layer].size;
       return `most attended ${word} (${run.label(top)}) with ${percent(row[top])}, ${anchors} anchor${anchors === 1 ? "" : "s"}`;
     }
@@ -316,11 +338,12 @@
       this.pointed.classList.add("fs-pointed");
       const value = run.received(this.at, this.layer, token);
       const state = run.state(token, this.at);
-      const word = state === "open" ? (run.data.kind === "arm" ? "not yet written" : "masked slot") : run.tokens[token];
+      const word = state === "open" ? (run.data.kind === "arm" ? "not yet written" : "masked slot") : run.text(token, this.at);
       const slot = run.slots.get(token);
       let text = ` · token ${token} · ${run.label(token)} · received ${percent(value)}`;
       if (run.isAnchor(this.at, this.layer, token)) text += " · anchor";
-      if (run.commitStep[slot] >= 0 && state !== "open") {
+      if (state === "revised" || state === "renoised") text += ` · ${state} at this step`;
+      else if (run.commitStep[slot] >= 0 && run.commitStep[slot] <= this.at && state !== "open") {
         const sure = run.confidence[slot]; // null where it was not kept
         text += ` · committed at step ${run.commitStep[slot]}${sure === null ? "" : ` with ${percent(sure)}`}`;
       }

@@ -53,6 +53,11 @@
       const slot = make("span", "fs-key", this.legend);
       make("span", "fs-token fs-slot", slot, "new").dataset.state = "commits";
       slot.append(" commits at this step");
+      this.changes = make("span", "fs-key", this.legend);
+      make("span", "fs-token fs-slot", this.changes, "other").dataset.state = "revised";
+      this.changes.append(" becomes another token, ");
+      make("span", "fs-token fs-slot", this.changes, "gone").dataset.state = "renoised";
+      this.changes.append(" is withdrawn");
       this.columns = make("div", "fs-columns", this.root);
       const keys = make("p", "fs-keys", this.root);
       for (const [does, pressed] of Object.entries(KEYS)) {
@@ -167,6 +172,7 @@
       this.layerSlider.input.value = this.layer;
       this.layerSlider.output.textContent = `${this.layer} / ${this.layers - 1}`;
       this.peak.textContent = percent(peak);
+      this.changes.hidden = !runs.some((run) => run.history);
       this.panels.forEach((panel, place) => {
         panel.show(this.step, this.layerOf(runs[place]), peak);
         panel.read(this.pointed);
