@@ -154,9 +154,10 @@ def failures(
     for column, wanted in (("model", model), ("task", task), ("condition", condition)):
         if wanted is not None and wanted not in (known := frame[column].unique(maintain_order=True).to_list()):
             raise UserError(f"The run {run} has no {column} {wanted!r}: {did_you_mean(wanted, known)}.")
-    found = chosen(frame, which)
+    found = chosen(frame, which)  # before models are left out: they may disagree
     for column, wanted in (("model", model), ("task", task), ("condition", condition)):
-        found = found if wanted is None else found.filter(found[column] == wanted)
+        if wanted is not None:
+            frame, found = (part.filter(part[column] == wanted) for part in (frame, found))
     if out is None:
         print(failures_text(found, counts(frame)))
     else:

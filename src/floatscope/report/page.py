@@ -22,6 +22,7 @@ from floatscope.report.curves import edit_curves, edit_figure, stress_curves, st
 from floatscope.report.headline import headline_html
 from floatscope.report.markup import asset, render
 from floatscope.report.player import player_data
+from floatscope.report.samples import samples_data
 from floatscope.traces import Trace
 
 
@@ -39,6 +40,8 @@ class Content:
     """All scores in one long table, as `Run.scores` gives them: Table 1 and the stress curves are made of it."""
     notes: tuple[str, ...] = ()
     """What is said below Table 1."""
+    units: pl.DataFrame | None = None
+    """Every answered question, as `study.failures.unit_frame` gives them: the list of samples."""
     traces: tuple[Trace, ...] = ()
     """For the player and the drift map; controls among them carry `control` in their metadata."""
     results: Mapping[str, Result] = field(default_factory=dict)
@@ -68,13 +71,16 @@ def build_page(content: Content) -> str:
         "report.html",
         content.title,
         asset("theme.js"),
-        [asset("canvas.js"), asset("player.js"), *drawing, asset("figures.js"), asset("page.js")],
+        [asset("canvas.js"), asset("player.js"), asset("samples.js"), *drawing, asset("figures.js"), asset("page.js")],
         content=content,
         sentences=_unbroken(content),
         headline="" if table.is_empty() else headline_html(table, content.models),
         headline_csv=csv_text(table),
         guessed=not table.is_empty() and "guess" in table["statistic"],
         played=player_data(played) if played else None,
+        samples=None
+        if content.units is None or content.units.is_empty()
+        else samples_data(content.units, content.models),
         card=figure_card,
         pictures=pictures,
         figures=figures,

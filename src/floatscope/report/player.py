@@ -149,6 +149,7 @@ def player_data(traces: Iterable[Trace], budget: int = BUDGET) -> dict[str, Any]
             {
                 "id": key[-1],
                 "title": " · ".join(part for part in key if part),
+                "task": key[0],
                 "condition": key[1],
                 "question": str(group[0].metadata.get("question") or _asked(group[0])),
                 "answers": [str(answer) for answer in group[0].metadata.get("answers", ())],

@@ -35,7 +35,7 @@ def unit_frame(run: Run) -> pl.DataFrame:
         stands.append(None if documents is None else standing(row["prediction"], documents))
     numbers = pl.List(pl.Int64)
     own = own.select(
-        "task", "condition", "sample", "model", "question", "answers", "prediction", *_scores(own), "trace"
+        "task", "condition", "sample", "model", "question", "answers", "prediction", "accuracy", "em", "f1", "trace"
     )
     own = own.with_columns(pl.Series("gold", gold, numbers), pl.Series("stands_in", stands, numbers))
     has_documents = pl.Series([bool(shown.get(key)) for key in own.select("task", "condition", "sample").iter_rows()])
@@ -44,10 +44,6 @@ def unit_frame(run: Run) -> pl.DataFrame:
     return own.with_columns(
         place=pl.when(has_documents).then(place.then(pl.lit("another document")).otherwise(pl.lit("nowhere")))
     )
-
-
-def _scores(results: pl.DataFrame) -> list[str]:
-    return [name for name in ("accuracy", "em", "f1") if name in results.columns]
 
 
 def _documents(run: Run) -> dict[tuple[str, str, str], Sequence[Any]]:

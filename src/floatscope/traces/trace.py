@@ -140,7 +140,7 @@ class Trace:
 
     @property
     def events(self) -> list[list[tuple[int, str, int]]]:
-        """Per step, what happened to slots: (slot, commit or revise, its token afterwards) or (slot, renoise, its token before)."""
+        """Per step, what happened to slots: (slot, commit or revise, the new token), (slot, renoise, the old one)."""
         before = self.arrays["tokens"]
         after = np.concatenate([before[1:], self.canvas[self.slots][None]])
         was = ~self.masked

@@ -5,6 +5,8 @@
   const data = (id) => JSON.parse(document.getElementById(id).textContent);
   const room = document.getElementById("player-root");
   if (room) floatscope.player = new floatscope.Player(room, data("player-data"));
+  const list = document.getElementById("samples-root");
+  if (list) floatscope.samples = new floatscope.Samples(list, data("samples-data"), floatscope.player);
   document.querySelectorAll("[data-csv]").forEach((one) => one.addEventListener("click", () => {
     floatscope.saveCsv(one.dataset.name, data(one.dataset.csv));
   }));
