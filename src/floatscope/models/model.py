@@ -173,9 +173,17 @@ class Model:
 
     @contextmanager
     def listening(self, listener: Callable[[Reading], object], hidden: bool = False) -> Iterator[None]:
-        """Inside, `listener` gets a Reading of every conditional pass; `hidden`: with the states of all layers."""
+        """Inside, `listener` gets a Reading of every conditional pass, after those who listened already; `hidden`: with
+        the states of all layers."""
         before = self._listener, self._hidden
-        self._listener, self._hidden = listener, hidden
+        first = self._listener
+
+        def both(reading: Reading) -> None:
+            if first is not None:
+                first(reading)
+            listener(reading)
+
+        self._listener, self._hidden = both, hidden or self._hidden
         try:
             yield
         finally:

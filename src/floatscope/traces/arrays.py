@@ -33,7 +33,7 @@ class TraceArray:
     bytes: int = 2
     """What it costs: bytes per number in a file."""
     maker: str = "probe"
-    """Who makes it: the probe, or the sampler's steps."""
+    """Who makes it: the probe, the sampler's steps, or the logits."""
 
     @property
     def whole(self) -> bool:
@@ -71,6 +71,16 @@ ARRAYS: Registry[TraceArray] = Registry(
         "commit_entropy": _row(_BY_COMMIT, "that row's entropy in nats"),
         "tokens": _row("step answer", "token of each slot as the step's forward saw it", bytes=8, maker="steps"),
         "state": _row("step answer", "0 where the slot was masked in that forward, else 1", bytes=1, maker="steps"),
+        "candidate_tokens": _row(
+            "step answer candidate",
+            "likeliest tokens of a slot that is open; -1 where it is not",
+            bytes=4,
+            maker="logits",
+        ),
+        "candidate_probability": _row("step answer candidate", "their probabilities; 0 where not open", maker="logits"),
+        "candidate_margin": _row("step answer", "first probability minus the second; nan: not open", maker="logits"),
+        "candidate_entropy": _row("step answer", "entropy of all tokens in nats; nan: not open", maker="logits"),
+        "candidate_kl": _row("step answer", "KL in nats from the step before to this one; nan: no two", maker="logits"),
         "computed": _row("step bound", "first and one past the last row of the forward", bytes=4),
         "layer_index": _row("layer", "which layer of the model each entry is", bytes=4),
         "group_attention": _row("step layer group token", "sums over the group's rows, head mean", "groups"),
