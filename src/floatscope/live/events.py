@@ -101,7 +101,5 @@ def _run(number: int, model: Model, prompt: Prompt, sampler: Sampler, request: R
     known: dict[str, Any] = {"question": request.question, "answers": request.answers, "prediction": prediction}
     if request.answers:
         known["accuracy"] = accuracy(prediction, request.answers)
-    run = run_data(replace(found, metadata=known))
-    if not is_arm:
-        run["steps"] = []  # each was sent when it was done
+    run = run_data(replace(found, metadata=dict(found.metadata) | known))
     emit({"event": "finished", "run": number, "data": run, "seconds": round(seconds, 3)})

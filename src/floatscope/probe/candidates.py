@@ -64,8 +64,8 @@ class CandidateRecorder:
         }
 
     def _moved(self, sample: int, slots: Tensor, scores: Tensor) -> Tensor:
-        """KL(now || before) in nats; nan for a slot that the step before did not score."""
-        moved = torch.full((len(slots),), torch.nan)
+        """KL(now || before) in nats; -1 for a slot that the step before did not score."""
+        moved = torch.full((len(slots),), -1.0)
         if self._before is None or not len(slots):
             return moved
         columns, before = self._before
@@ -74,14 +74,12 @@ class CandidateRecorder:
         old = before[sample, same[known].int().argmax(1).to(before.device)]
         new = scores[known.to(scores.device)]
         apart = torch.where(new > -torch.inf, new.exp() * (new - old), 0.0).sum(-1)  # what cannot be adds nothing
-        moved[known] = apart.cpu()
+        moved[known] = apart.clamp(min=0).cpu()  # rounding can make it a little less
         return moved
 
 
 def _by_slot(values: Tensor, which: Tensor, slots: int) -> NDArray[Any]:
-    """The numbers of some slots in their places; -1 (tokens), 0 (probabilities) or nan for those that are not open."""
-    whole = values.new_full(
-        (slots, *values.shape[1:]), torch.nan if values.ndim == 1 else -1 * (not values.is_floating_point())
-    )
+    """The numbers of some slots in their places, -1 for those that are not open."""
+    whole = values.new_full((slots, *values.shape[1:]), -1)
     whole[which] = values
     return whole.cpu().numpy()

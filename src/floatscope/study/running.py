@@ -66,8 +66,6 @@ def run_study(
         manifest["models"] = dict(before.get("models", {}))
         if retry:
             store.forget_failed()
-        replace_text(folder / STUDY_FILE, write_study(study))
-        manifest["study_sha256"] = file_hash(folder / STUDY_FILE)
 
         def run_missing(also: frozenset[Unit] = frozenset()) -> set[Unit]:
             """Run what is missing of the plan with these units traced too."""
@@ -77,7 +75,8 @@ def run_study(
                 about = {plan.name: describe_model(plan)}
                 refuse_changes(manifest, {"models": about}, "models")
                 manifest["models"] |= about
-            replace_sealed(folder / MANIFEST, manifest)
+            replace_text(folder / STUDY_FILE, write_study(study))
+            replace_sealed(folder / MANIFEST, manifest | {"study_sha256": file_hash(folder / STUDY_FILE)})
             done = len(planned) - len(missing)
 
             def commit(what: str, rows: list[Row]) -> None:

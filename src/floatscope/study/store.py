@@ -325,6 +325,8 @@ class Run:
 
         planned: without those that were chosen by their answers (`trace_wrong`), which would bias a mean.
         """
+        import polars as pl
+
         wanted = {"model": model, "task": task, "condition": condition, "sample": sample, "control": control}
         found = self.results()
         for name, value in wanted.items():
@@ -334,7 +336,8 @@ class Run:
             cells = (cell for plan in self.study.tasks for cell in self.study.cells(plan))
             first = {(cell.task.name, cell.condition.name): cell.traces for cell in cells}
             places = found.select("task", "condition", "number").iter_rows()
-            found = found.filter([number < first[name, condition] for name, condition, number in places])
+            known = [number < first[name, condition] for name, condition, number in places]
+            found = found.filter(pl.Series(known, dtype=pl.Boolean))
         return [self.folder / path for path in found["trace"].drop_nulls()]
 
 

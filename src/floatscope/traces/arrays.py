@@ -46,6 +46,7 @@ def _row(axes: str, meaning: str, keep: str = "compact", bytes: int = 2, maker: 
 
 
 _BY_TOKEN, _BY_HEAD, _BY_COMMIT = "step layer token", "qk_step layer head token", "answer layer head"
+_BY_CANDIDATE = "step answer candidate"
 ARRAYS: Registry[TraceArray] = Registry(
     "array",
     {
@@ -72,15 +73,14 @@ ARRAYS: Registry[TraceArray] = Registry(
         "tokens": _row("step answer", "token of each slot as the step's forward saw it", bytes=8, maker="steps"),
         "state": _row("step answer", "0 where the slot was masked in that forward, else 1", bytes=1, maker="steps"),
         "candidate_tokens": _row(
-            "step answer candidate",
-            "likeliest tokens of a slot that is open; -1 where it is not",
-            bytes=4,
-            maker="logits",
+            _BY_CANDIDATE, "likeliest tokens of an open slot; -1: not open", bytes=4, maker="logits"
         ),
-        "candidate_probability": _row("step answer candidate", "their probabilities; 0 where not open", maker="logits"),
-        "candidate_margin": _row("step answer", "first probability minus the second; nan: not open", maker="logits"),
-        "candidate_entropy": _row("step answer", "entropy of all tokens in nats; nan: not open", maker="logits"),
-        "candidate_kl": _row("step answer", "KL in nats from the step before to this one; nan: no two", maker="logits"),
+        "candidate_probability": _row(_BY_CANDIDATE, "their probabilities; -1: not open", maker="logits"),
+        "candidate_margin": _row("step answer", "first probability minus the second; -1: not open", maker="logits"),
+        "candidate_entropy": _row("step answer", "entropy of all tokens in nats; -1: not open", maker="logits"),
+        "candidate_kl": _row(
+            "step answer", "KL in nats to the step before; -1: it did not score the slot", maker="logits"
+        ),
         "computed": _row("step bound", "first and one past the last row of the forward", bytes=4),
         "layer_index": _row("layer", "which layer of the model each entry is", bytes=4),
         "group_attention": _row("step layer group token", "sums over the group's rows, head mean", "groups"),
