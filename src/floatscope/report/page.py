@@ -67,7 +67,7 @@ def build_page(content: Content) -> str:
     stress = [drawn(points, content.models) for points, drawn in harder if not points.is_empty()]
     played = [trace for trace in content.traces if trace.metadata.get("control", "") in ("", "untrained")]
     drawing = [drawing_library()] if any(isinstance(one, Figure) for one in (*pictures, *figures, *stress)) else []
-    return _document(
+    return document(
         "report.html",
         content.title,
         asset("theme.js"),
@@ -93,10 +93,10 @@ def figure_page(figure: Figure, theme: Theme = "light") -> str:
     """A page with one figure, in one theme: its card as in the report."""
     first = f'document.documentElement.dataset.theme = "{theme}"; window.floatscope = {{ theme: () => "{theme}" }};'
     scripts = [drawing_library(), asset("figures.js")]
-    return _document("document.html", figure.title, first, scripts, body=figure_card(figure))
+    return document("document.html", figure.title, first, scripts, body=figure_card(figure))
 
 
-def _document(template: str, title: str, first: str, scripts: list[str], **values: Any) -> str:
+def document(template: str, title: str, first: str, scripts: list[str], **values: Any) -> str:
     """A page whose policy allows the script that runs before it is shown, those that run after, and no other."""
     digests = [hashlib.sha256(text.encode()).digest() for text in (first, *scripts)]
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)

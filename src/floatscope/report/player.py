@@ -131,9 +131,7 @@ def _regions_data(trace: Trace, layers: NDArray[np.int64]) -> dict[str, Any]:
     if "region_attention" not in trace.arrays or "group_rows" not in trace.arrays or not trace.regions:
         return {}
     names, member = _region_names(trace)
-    attention = (
-        trace.region_attention[:, layers].mean(axis=2)[..., : len(member)] @ member
-    )  # [step, layer, group, n]
+    attention = trace.region_attention[:, layers].mean(axis=2)[..., : len(member)] @ member  # [step, layer, group, n]
     groups = np.array(trace.group_labels)
     rows = trace.group_rows.astype(np.float64)  # [step, group]
     masks = (np.ones(len(groups), bool), np.char.startswith(groups, ANSWER), groups == f"{ANSWER}:masked")
@@ -305,12 +303,17 @@ def moved(trace: Trace) -> float:
 
 
 def trace_html(trace: Trace) -> str:
-    """The player with this trace alone; a second copy of its scripts in the same notebook does nothing."""
+    """The player with this trace alone."""
+    return traces_html([trace])
+
+
+def traces_html(traces: Sequence[Trace]) -> str:
+    """The player for a cell of a notebook; a second copy of its scripts in the same notebook does nothing."""
     return render(
         "notebook.html",
         name=f"floatscope-player-{next(_numbers)}",
-        about=f"{repr(trace).partition(', arrays')[0]})",
+        about=" · ".join(f"{repr(trace).partition(', arrays')[0]})" for trace in traces),
         styles=asset("components.css"),
         scripts=[asset("canvas.js"), asset("player.js")],
-        data=player_data([trace], None),
+        data=player_data(traces, None),
     )

@@ -159,7 +159,7 @@ def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]
                 "prediction": row.prediction,
                 "accuracy": row.scores.get("accuracy"),
             }
-            answers.append((row, dataclasses.replace(one, metadata=metadata)))
+            answers.append((row, dataclasses.replace(one, metadata=dict(one.metadata) | metadata)))
         else:
             answers.append((row, None))
     return answers

@@ -398,7 +398,9 @@
       if (!now.length) return;
       if (this.bars.childElementCount !== names.length) this.bars.replaceChildren(...names.map(() => this.bar()));
       const byStep = look.view === "slot" ? [] : run.steps.map((_, step) => run.regions(step, layer, look));
-      const most = Math.max(...now, ...byStep.flat());
+      const most = Math.max(...now);
+      const shown = names.map((name, place) => place).filter((place) => names[place] !== "template"); // which hides the others
+      const darkest = Math.max(...byStep.flatMap((row) => shown.map((place) => row[place])));
       const heat = getComputedStyle(this.bars).getPropertyValue("--fs-heat").trim();
       const gold = new Set(run.data.gold);
       names.forEach((name, place) => {
@@ -414,8 +416,8 @@
         strip.width = byStep.length;
         const pen = strip.getContext("2d");
         pen.fillStyle = heat;
-        byStep.forEach((row, step) => { pen.globalAlpha = most > 0 ? Math.sqrt(row[place] / most) : 0; pen.fillRect(step, 0, 1, 1); });
-        strip.parentElement.style.setProperty("--at", (at + 0.5) / byStep.length);
+        byStep.forEach((row, step) => { pen.globalAlpha = darkest > 0 ? Math.min(1, row[place] / darkest) : 0; pen.fillRect(step, 0, 1, 1); });
+        strip.title = `at every step, 0 to ${percent(darkest)}`;
       });
     }
 
