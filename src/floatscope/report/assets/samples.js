@@ -6,7 +6,7 @@
   const { make } = floatscope;
   const SPARE = 6; // lines kept above and below those in view
   const PER_MODEL = 26; // pixels of a model's answer where each has a line of its own
-  const PLACES = { "": "anywhere", gold: "in a gold document", "another document": "in another document", nowhere: "nowhere" };
+  const PLACES = [["", "anywhere"], ["gold", "in a gold document"], ["another document", "in another document"], ["nowhere", "nowhere"]];
 
   class Samples {
     constructor(root, data, player) {
@@ -28,13 +28,13 @@
       this.root.classList.add("fs-samples");
       this.bar = make("div", "fs-filters", this.root);
       this.choices = {};
-      this.choice("answers", { "": "all", wrong: "some wrong", disagree: "models disagree" });
-      if (models.length > 1) for (const model of models) this.choice(model, { "": "right or wrong", 1: "right", 0: "wrong" });
+      this.choice("answers", [["", "all"], ["wrong", "some wrong"], ["disagree", "models disagree"]]);
+      if (models.length > 1) for (const model of models) this.choice(model, [["", "right or wrong"], ["1", "right"], ["0", "wrong"]]);
       this.choice("prediction stands", PLACES);
       for (const [name, all] of [["task", tasks], ["condition", conditions]]) {
-        if (all.length > 1) this.choice(name, { "": "all", ...Object.fromEntries(all.map((one) => [one, one])) });
+        if (all.length > 1) this.choice(name, [["", "all"], ...all.map((one) => [one, one])]);
       }
-      if (this.cases.some((one) => one.played >= 0)) this.choice("traced", { "": "or not", 1: "only" });
+      if (this.cases.some((one) => one.played >= 0)) this.choice("traced", [["", "or not"], ["1", "only"]]);
       this.count = make("p", "fs-count", this.root);
       this.count.setAttribute("aria-live", "polite");
       this.head = make("div", "fs-line fs-line-head", this.root);
@@ -53,7 +53,7 @@
       const label = make("label", "", this.bar);
       make("span", "", label, name);
       const select = make("select", "", label);
-      for (const [value, text] of Object.entries(options)) make("option", "", select, text).value = value;
+      for (const [value, text] of options) make("option", "", select, text).value = value;
       select.dataset.filter = name;
       select.addEventListener("change", () => this.filter());
       this.choices[name] = select;
