@@ -64,8 +64,8 @@ def opened(browser, page_file):
 def page(opened):
     opened.evaluate(
         """() => { for (const one of document.querySelectorAll('[data-filter]')) one.value = '';
-        floatscope.samples.filter(); floatscope.player.openSample(0); floatscope.player.see({view: 'all'}); floatscope.player.go(0);
-        floatscope.player.goLayer(2); }"""
+        const { samples, player } = floatscope;
+        samples.filter(); player.openSample(0); player.see({view: 'all'}); player.go(0); player.goLayer(2); }"""
     )
     return opened
 

@@ -89,6 +89,7 @@ def run_data(trace: Trace, detector: str = DETECTOR, whole: bool = True) -> dict
         "kind": trace.kind,
         "visibility": trace.visibility,
         "control": str(known.get("control", "")),
+        "control_name": str(known.get("control_name") or known.get("control", "")),
         "prediction": known.get("prediction"),
         "correct": None if accuracy is None else bool(accuracy),
         "gold": [] if gold_label(trace) == "none" else gold_label(trace).split(" + "),
@@ -225,7 +226,10 @@ def canvas_data(texts: Sequence[str], regions: Sequence[tuple[str, int, int]]) -
         for place, text in enumerate(texts)
     ]
     return {
-        "tokens": [text and (text.strip(" ").replace("\n", "↵").replace("\t", "⇥") or "␣") for text in plain],
+        "tokens": [
+            text and (text.strip(" ").replace("\n", "↵").replace("\t", "⇥") or ("\u00a0" if glues else "␣"))
+            for text, glues in zip(plain, [*glued[1:], False], strict=True)  # a blank before "1887" is just that
+        ],
         "glued": [place for place, sticks in enumerate(glued) if sticks],
         "special": [place for place, faint in enumerate(special) if faint],
         "regions": [list(region) for region in regions],

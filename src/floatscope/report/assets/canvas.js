@@ -209,7 +209,7 @@
           open = false;
         }
       }
-      return text.trim();
+      return text.replace(/\s+/g, " ").trim();
     }
   }
 
