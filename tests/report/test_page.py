@@ -88,7 +88,12 @@ def test_every_part_is_there(page):
     assert ["".join(one) for one in sections] == ["player", "table", "map", "figures", "stress", "made"]
     nav = re.search(r'<nav aria-label="Sections">.*?</nav>', page)
     assert nav and re.findall(r'href="#(\w+)"', nav[0]) == ["player", "table", "map", "figures", "stress", "made"]
-    assert page.index('id="figure-drift_map"') < page.index('id="table"') < page.index('id="figure-drift"')
+    assert (
+        page.index('id="player-data"')
+        < page.index('id="table"')
+        < page.index('id="figure-drift_map"')
+        < page.index('id="figure-drift"')
+    )
 
 
 def test_guesses_are_told_where_there_are_some_and_not_by_a_models_name():
