@@ -36,11 +36,8 @@ def made_study(**changes):
 
 
 def test_a_prediction_stands_where_its_words_stand_in_a_row():
-    documents = [
-        Document("Uffizi", "In Florence."),
-        Document("Prado", "It is in Madrid, the capital."),
-        Document("", "x"),
-    ]
+    texts = {"Uffizi": "In Florence.", "Prado": "It is in Madrid, the capital.", "": "x"}
+    documents = [Document(title, text) for title, text in texts.items()]
     assert standing("the Capital", documents) == [2]
     assert standing("Madrid capital", documents) == [2]  # articles and signs do not count, as in all scores
     assert standing("Flo", documents) == [] and standing("Prado", documents) == [2]

@@ -5,9 +5,13 @@ The capture is `floatscope.trace` itself, so a live run is the trace of the same
 
 from __future__ import annotations
 
+import base64
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -28,7 +32,8 @@ from floatscope.tracing import trace
 
 
 def denoise(models: Mapping[str, Model], request: Request, emit: Emit) -> None:
-    """Run a request. Events: `opened` once; for each run `step` or `token`, then `finished`; `done` at the end.
+    """Run a request. Events: `opened` once; for each run `step` or `token`, then `finished` and `trace`, its
+    file; `done` at the end.
 
     An ARM's attention comes from one forward after its last token: its steps are in `finished`.
     """
@@ -101,5 +106,11 @@ def _run(number: int, model: Model, prompt: Prompt, sampler: Sampler, request: R
     known: dict[str, Any] = {"question": request.question, "answers": request.answers, "prediction": prediction}
     if request.answers:
         known["accuracy"] = accuracy(prediction, request.answers)
-    run = run_data(replace(found, metadata=dict(found.metadata) | known))
+    found = replace(found, metadata=dict(found.metadata) | known)
+    run = run_data(found)
     emit({"event": "finished", "run": number, "data": run, "seconds": round(seconds, 3)})
+    with TemporaryDirectory() as folder:  # nothing of it stays on the server
+        file = found.save(Path(folder) / "trace")
+        name = re.sub(r"[^\w.-]+", "-", Path(model.name).name)
+        data = base64.b64encode(file.read_bytes()).decode("ascii")
+    emit({"event": "trace", "run": number, "file": f"{name}.safetensors", "data": data})

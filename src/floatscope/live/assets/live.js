@@ -241,6 +241,14 @@
       player.goLayer(player.tellingLayer());
     }
 
+    // The trace of a run as a file, to be saved.
+    trace({ file, data }) {
+      this.tools ||= floatscope.filmTools(player);
+      const button = make("button", "", this.tools, file);
+      button.type = "button";
+      button.addEventListener("click", () => floatscope.saveBytes(file, data));
+    }
+
     done() {
       this.ended = true;
       say("done: go back through steps and layers, or press play");

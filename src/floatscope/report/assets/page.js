@@ -6,6 +6,7 @@
   const room = document.getElementById("player-root");
   if (room) {
     const player = (floatscope.player = new floatscope.Player(room, data("player-data")));
+    floatscope.filmTools(player);
     // It plays once when it is first seen, unless the reader wants no motion.
     if (!matchMedia("(prefers-reduced-motion: reduce)").matches) {
       const watch = new IntersectionObserver((entries) => {
