@@ -236,3 +236,32 @@ def test_stop_frees_the_queue(server, page):
     page.locator("#steps").fill("4")
     denoise(page, "twin-arm")
     expect(page.locator("#results li")).to_have_count(1)
+
+
+def test_a_run_can_be_saved_as_trace_picture_and_film(server, page, tmp_path):
+    type_sample(page)
+    denoise(page, "twin-llada")
+    buttons = page.locator("#player .fs-tools button")
+    expect(buttons).to_have_text(["PNG", "WebM", "twin-llada.safetensors"])
+    starts = {"PNG": b"\x89PNG", "WebM": b"\x1a\x45\xdf\xa3"}
+    for name, start in starts.items():
+        with page.expect_download() as download:
+            buttons.filter(has_text=name).click()
+        assert download.value.path().read_bytes().startswith(start)
+    with page.expect_download() as download:
+        buttons.last.click()
+    download.value.save_as(tmp_path / "t.safetensors")
+    _, trace, _ = expected(server, "twin-llada")
+    saved = fs.Trace.load(tmp_path / "t.safetensors")
+    assert (saved.canvas == trace.canvas).all() and saved.metadata["question"] == SAMPLE.question
+
+
+def test_what_was_typed_outlives_a_reload(page):
+    type_sample(page, "Who was here before?")
+    page.locator("#model").select_option("twin-arm")
+    page.reload()
+    expect(page.locator("#question")).to_have_value("Who was here before?")
+    expect(page.locator("#model")).to_have_value("twin-arm")
+    expect(page.locator("#slots")).to_have_value("4")
+    expect(page.locator(".document .text").first).to_have_value(SAMPLE.documents[0].text)
+    page.evaluate("sessionStorage.clear()")

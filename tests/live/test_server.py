@@ -138,7 +138,7 @@ def test_an_arm_refuses_a_gap_in_a_sentence(server):
     *_, error = events = run_job(server, REQUEST | asked)
     assert error["sentence"].startswith("twin-arm is autoregressive and writes at the end only: put {answer} there")
     assert [event["event"] for event in events] == ["queued", "error"]  # before anything is drawn
-    *_, finished, done = run_job(server, REQUEST | asked | {"question": "Who founded it ? {answer}"})
+    *_, finished, _, done = run_job(server, REQUEST | asked | {"question": "Who founded it ? {answer}"})
     assert done == {"event": "done"} and finished["data"]["slots"][0] == len(finished["data"]["tokens"]) - 6
 
 
@@ -162,9 +162,9 @@ def test_two_models_are_run_one_after_the_other(server):
     events = run_job(server, REQUEST | {"models": ["twin-dream", "twin-arm"]})
     kinds = [(event["event"], event.get("run")) for event in events]
     assert [run["model"] for run in events[1]["runs"]] == ["twin-dream", "twin-arm"]
-    assert kinds[2:9] == [("step", 0)] * 6 + [("finished", 0)]
-    assert kinds[-2:] == [("finished", 1), ("done", None)]
-    assert {kind for kind in kinds[9:-2]} == {("token", 1)}
+    assert kinds[2:10] == [("step", 0)] * 6 + [("finished", 0), ("trace", 0)]
+    assert kinds[-3:] == [("finished", 1), ("trace", 1), ("done", None)]
+    assert {kind for kind in kinds[10:-3]} == {("token", 1)}
 
 
 def test_without_documents_and_answers_there_is_no_verdict(server):
