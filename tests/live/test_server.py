@@ -91,7 +91,7 @@ def assert_anchors(step, expected_step):
 @pytest.mark.parametrize("name", ["twin-llada", "twin-dream"])
 def test_an_mdm_streams_the_steps_of_its_trace(server, models, name):
     generation, text, trace = expected(models, name)
-    first, opened, *steps, finished, done = run_job(server, REQUEST | {"models": [name]})
+    first, opened, *steps, finished, _, done = run_job(server, REQUEST | {"models": [name]})
     assert first == {"event": "queued", "before": 0} and done == {"event": "done"}
     [run] = opened["runs"]
     assert run["regions"] == [[r.label, r.start, r.stop] for r in trace.regions]
@@ -109,14 +109,14 @@ def test_an_mdm_streams_the_steps_of_its_trace(server, models, name):
     data = finished["data"]
     assert list(texts.values()) == data["tokens"]
     assert data["prediction"] == text and data["correct"] is (SAMPLE.answers[0] in text)
-    assert data["steps"] == [] and data["commit_step"] == generation.commit_step.tolist()
+    assert len(data["steps"]) == trace.steps and data["commit_step"] == generation.commit_step.tolist()
 
 
 @pytest.mark.parametrize(("before", "after"), [("The author of", " is Tilda Moreau ."), ("", " is Tilda Moreau .")])
 def test_slots_stand_where_the_text_has_its_gap(server, models, before, after):
     trace = fs.trace(models[1], fs.build_canvas(models[1], before, 6, after), SAMPLERS["twin-dream"])
     asked = {"question": f"{before}{{answer}}{after}", "documents": [], "models": ["twin-dream"]}
-    _, opened, *steps, finished, done = run_job(server, REQUEST | asked)
+    _, opened, *steps, finished, _, done = run_job(server, REQUEST | asked)
     [run], data = opened["runs"], finished["data"]
     sides = [*([["before", 1, 1 + trace.marks["before"].size]] if before else [])]
     start, stop = trace.slots[0], trace.slots[-1] + 1
@@ -169,7 +169,7 @@ def test_two_models_are_run_one_after_the_other(server):
 
 def test_without_documents_and_answers_there_is_no_verdict(server):
     bare = {name: REQUEST[name] for name in ("question", "models", "slots", "steps")}
-    *_, finished, done = run_job(server, bare)
+    *_, finished, _, done = run_job(server, bare)
     assert done == {"event": "done"} and finished["data"]["correct"] is None and finished["data"]["gold"] == []
 
 
