@@ -124,9 +124,11 @@ def boxes(page, panel: int = 0) -> list[tuple[str, str]]:
 
 def test_samples_of_several_conditions_are_told_apart(page):
     options = page.locator(".fs-sample option")
-    expect(options).to_have_text(["1 of 3: a gap (left)", "2 of 3: Who? (documents/2)", "3 of 3: one step (left)"])
+    expect(options).to_have_text(
+        ["1 of 3: a gap (left)", "2 of 3: Who? (documents/2) ✗ writer", "3 of 3: one step (left)"]
+    )
     page.evaluate("() => { player.samples.forEach((sample) => { sample.condition = 'one'; }); player.openSample(0); }")
-    expect(options).to_have_text(["1 of 3: a gap", "2 of 3: Who?", "3 of 3: one step"])
+    expect(options).to_have_text(["1 of 3: a gap", "2 of 3: Who? ✗ writer", "3 of 3: one step"])
     page.evaluate(
         "() => { player.samples.forEach((sample, n) => { sample.condition = ['left', 'documents/2', 'left'][n]; }); }"
     )
