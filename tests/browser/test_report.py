@@ -72,7 +72,7 @@ def expect_all_drawn(page) -> None:
 def test_it_opens_offline_with_every_section(page, report):
     expect(page.locator("h1")).to_have_text("Who <gains> more?")
     expect(page.locator("h2")).to_have_text(
-        ["What documents add", "Watch it denoise", "Where attention goes", "Under stress", "How it was made"]
+        ["What documents add", "Where attention goes", "Under stress", "How it was made"]
     )
     expect_all_drawn(page)
     links = page.locator(".contents a").evaluate_all("all => all.map((one) => one.getAttribute('href'))")

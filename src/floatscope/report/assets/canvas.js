@@ -418,6 +418,7 @@
         pen.fillStyle = heat;
         byStep.forEach((row, step) => { pen.globalAlpha = darkest > 0 ? Math.min(1, row[place] / darkest) : 0; pen.fillRect(step, 0, 1, 1); });
         strip.title = `at every step, 0 to ${percent(darkest)}`;
+        strip.setAttribute("aria-label", `${regionName(name)} ${strip.title}`);
       });
     }
 
@@ -426,7 +427,9 @@
       make("span", "fs-bar-name", line);
       make("i", "", make("span", "fs-track", line));
       make("span", "fs-bar-value", line);
-      make("canvas", "fs-strip", line).height = 1;
+      const strip = make("canvas", "fs-strip", line);
+      strip.height = 1;
+      strip.setAttribute("role", "img");
       return line;
     }
 

@@ -57,7 +57,7 @@
       this.viewPicker = this.chooser("seen from", VIEWS, (view) => this.see({ view }));
       this.headPicker = this.chooser("heads", { 0: "mean" }, (head) => this.see({ head: Number(head) }));
       this.scalePicker = this.chooser("shade", SCALES, () => this.show());
-      const leave = make("label", "fs-switch", this.options);
+      const leave = make("label", "fs-chooser", this.options);
       this.leaveBox = make("input", "fs-leave", leave);
       this.leaveBox.type = "checkbox";
       this.leaveBox.addEventListener("change", () => this.show());
