@@ -33,6 +33,7 @@ def checkpoint(tmp_path_factory):
     config = transformers.LlamaConfig(
         hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
         vocab_size=len(vocabulary), max_position_embeddings=96, bos_token_id=0, eos_token_id=1,
+        floatscope_family="causal",
     )  # fmt: skip
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     fast.save_pretrained(folder)
@@ -251,10 +252,11 @@ def test_a_model_whose_units_all_failed_is_told_by_the_exit_code(monkeypatch, ca
     """The checkpoint has a context of 96 tokens, the twin one of 2048."""
     file = tmp_path / "questions.jsonl"
     call = ["evaluate", "--model", "twin-arm", "--model", f"small={checkpoint}", "--task", file, "--documents", "0"]
-    for words, expected in ((10, 0), (200, 1)):
-        file.write_text(json.dumps({"id": "1", "question": "who " * words, "answers": ["Ada"]}))
-        code, shown, told = run(monkeypatch, capsys, *call, "--length", "4", "--out", tmp_path / str(words))
-        assert code == expected and ("1 failed" in told) == ("too long" in shown) == bool(expected)
+    for number, (lengths, failed, expected) in enumerate((([10], 0, 0), ([200], 1, 1), ([10, 200], 1, 0))):
+        asked = ({"id": str(words), "question": "who " * words, "answers": ["Ada"]} for words in lengths)
+        file.write_text("\n".join(map(json.dumps, asked)))
+        code, shown, told = run(monkeypatch, capsys, *call, "--length", "4", "--out", tmp_path / str(number))
+        assert code == expected and ("1 failed" in told) == ("too long" in shown) == bool(failed)
 
 
 def test_text_needs_a_tokenizer_and_says_so(monkeypatch, capsys, tmp_path, checkpoint):
@@ -304,3 +306,35 @@ def test_analyze_writes_tables_and_a_figure(monkeypatch, capsys, tmp_path, check
     code, _, told = run(monkeypatch, capsys, "analyze", "drifft", traces, "--out", tmp_path / "x")
     assert code == 2
     assert "There is no analysis 'drifft': did you mean 'drift'? Known are drift, absorption" in told
+
+
+@pytest.mark.parametrize("family", [(), ("--family", "mdm.toml", "--steps", 4)])
+def test_explain_shows_the_answer_with_a_bar_for_each_document(monkeypatch, capsys, tmp_path, checkpoint, family):
+    family = [checkpoint / part if str(part).endswith(".toml") else part for part in family]
+    call = ["explain", checkpoint, "--question", "who wrote the book ?", "--length", 4, *family]
+    call += ["--doc", checkpoint / "a.txt", "--doc", checkpoint / "b.txt"]
+    code, shown, _ = run(monkeypatch, capsys, *call, "--sentences", "--out", tmp_path / "t.safetensors")
+    assert code == 0
+    lines = shown.splitlines()
+    assert lines[0].startswith("answer:") and lines[1].startswith("doc 1 Mars") and lines[2].startswith("doc 2 b")
+    assert ("most of it:" in shown) == ("█" in shown)  # not where no document did anything for the answer
+    assert "5 sequences beside the answer" in " ".join(shown.split())  # 1 + 2 + all, and a sentence that is no document
+    assert fs.Trace.load(tmp_path / "t.safetensors").rollout.shape[-1] > 2
+    code, shown, _ = run(monkeypatch, capsys, *call, "--method", "attention")
+    assert code == 0 and "share of attention" in shown
+    _, without, _ = run(monkeypatch, capsys, *call)
+    assert "most of it" not in without
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--question", "who ?"], "Give a question and documents"),
+        (["--task", "world"], "name it, with --out"),
+        (["--question", "who ?", "--doc", "a.txt", "--method", "atention"], "did you mean 'attention'"),
+    ],
+)
+def test_mistakes_in_explain_are_sentences(monkeypatch, capsys, checkpoint, arguments, sentence):
+    arguments = [checkpoint / one if one == "a.txt" else one for one in arguments]
+    code, _, told = run(monkeypatch, capsys, "explain", checkpoint, *arguments)
+    assert code == 2 and sentence in told

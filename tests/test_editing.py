@@ -72,6 +72,52 @@ def test_picks_of_a_step_come_from_the_step_before():
             np.testing.assert_allclose(trace.received[step, layer], found.mean((0, 1)), atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["llada", "llama"])
+def test_picks_come_from_the_same_step_of_the_unedited_run(name):
+    model = tiny_model(name)
+    sampler = model.sampler({"steps": 4}, length=4)
+    plain = fs.trace(model, PROMPTS[:2], sampler, keep="heads")
+    edit = fs.Edit("block", keys="top(2)", source="unedited")
+    for own, trace in zip(plain, fs.trace(model, PROMPTS[:2], sampler, edits=[edit]), strict=True):
+        picks = [np.argsort(-own.received[min(step, own.steps - 1)], -1)[:, :2] for step in range(trace.steps)]
+        if not model.is_arm:
+            for step in range(trace.steps):
+
+                def change(layer, scores, step=step, picks=picks):
+                    hidden = np.zeros(scores.shape[1:], bool)
+                    hidden[:, picks[step][layer]] = True
+                    return hide(scores, hidden)
+
+                _, found = run_edited(model, canvas_at(trace, step, MASK), change)
+                for layer, attention in enumerate(found):
+                    np.testing.assert_allclose(trace.received[step, layer], attention.mean((0, 1)), atol=1e-5)
+            continue
+        last, start = len(trace.canvas) - 1, int(trace.slots[0])
+
+        def change_rows(layer, scores, picks=picks, start=start):
+            hidden = np.zeros(scores.shape[1:], bool)
+            hidden[:start, picks[0][layer]] = True
+            for row in range(start, len(hidden)):
+                hidden[row, picks[row - start + 1][layer]] = True
+            return hide(scores, hidden)
+
+        _, found = run_edited(model, trace.canvas[:-1], change_rows)
+        for layer, attention in enumerate(found):
+            np.testing.assert_allclose(trace.received[-1, layer, :last], attention.mean((0, 1)), atol=1e-5)
+
+
+def test_a_pin_to_the_unedited_run_holds_step_by_step():
+    """Where another edit changes the attention, a pin brings the mass of its keys back to the unedited run's."""
+    model, tokens = tiny_model("llada"), [7, 30, 8, 9]
+    plain = fs.replay(model, PROMPTS[0], tokens, keep="heads")
+    edits = [fs.Edit("pin", keys="query", source="unedited"), fs.Edit("scale", keys="doc 1", factor=0.2, when="before")]
+    pinned = fs.replay(model, PROMPTS[0], tokens, keep="heads", edits=edits)
+    held, found = (trace.received[:, :, 1:4].sum(-1) for trace in (plain, pinned))
+    np.testing.assert_allclose(found[:, 0], held[:, 0], atol=2e-3)  # the first layer sees the same states
+    loose = fs.replay(model, PROMPTS[0], tokens, keep="heads", edits=edits[1:])
+    assert np.abs(loose.received[:, 0, 1:4].sum(-1) - held[:, 0]).max() > 5e-3
+
+
 def test_an_arm_is_edited_in_the_rows_of_the_step_and_its_cached_rows_stay():
     """A block at steps 2 and 3 acts on the rows that steps 2 and 3 compute, in the answer and in the trace."""
     model = tiny_model("llama")

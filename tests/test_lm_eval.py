@@ -19,7 +19,7 @@ from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
 from floatscope.lm_eval import FloatscopeLM
-from floatscope.lm_eval.likelihood import Pair, log_likelihoods
+from floatscope.models.likelihood import Pair, log_likelihoods
 
 CONTEXT = (1, 17, 8, 40, 22)
 TARGET = (31, 7, 55)
@@ -181,6 +181,23 @@ def test_greedy_says_whether_the_continuation_would_be_written(twin):
     other = [written[0], written[1] + 1]
     scored = twin._loglikelihood_tokens([(("", ""), ids, written), (("", ""), ids, other)])
     assert [greedy for _, greedy in scored] == [True, False]
+
+
+@pytest.mark.parametrize("name", ["twin-llada", "twin-arm"])
+def test_edits_change_what_is_written_and_how_likely_it_is(name):
+    edited = FloatscopeLM(name, mc=3, edits="block 1-4; scale bos by 0.5", length=4)
+    given = FloatscopeLM(name, mc=3, edits=[fs.Edit("block", keys="1-4"), fs.Edit("scale", keys="bos", factor=0.5)])
+    assert edited.edits == given.edits
+    prompt = "Question: Who founded Orbis Labs?\nAnswer:"
+    ids = edited.tok_encode(prompt)
+    (text,) = edited.generate_until([Request(prompt, {"until": []})])
+    sampler = edited._sampler({})
+    alone = fs.generate(edited.model, ids, sampler, edits=given.edits)
+    assert text == edited.model.text(alone.answer, strip=False)
+    pair = Pair(tuple(ids), (31, 7))
+    [(value, _)] = edited._loglikelihood_tokens([(("", ""), ids, [31, 7])])
+    assert value == log_likelihoods(edited.model, [pair], 3, edits=given.edits)[0]
+    assert abs(value - log_likelihoods(edited.model, [pair], 3)[0]) > 1e-4
 
 
 def test_whole_texts_are_scored_in_windows_and_alone(twin):

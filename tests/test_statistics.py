@@ -224,3 +224,13 @@ def test_correlations_agree_with_numpy_and_scipy() -> None:
     tied = np.array([1.0, 1, 2, 2, 3, 3, 3, 4, 5])
     assert spearman(tied, second) == pytest.approx(stats.spearmanr(tied, second).statistic)
     assert np.isnan(pearson(first, np.ones(9)))
+
+
+def test_paired_chances_are_mcnemar_s_or_student_s():
+    rng = np.random.default_rng(0)
+    right, other = rng.integers(0, 2, (2, 30))
+    assert statistics.paired_chance(right, other) == statistics.mcnemar(right, other).p
+    first, second = rng.normal(size=(2, 30))
+    assert statistics.paired_chance(first, second) == pytest.approx(stats.ttest_rel(first, second).pvalue)
+    assert statistics.paired_chance([2.0, 2.0], [2.0, 2.0]) == 1.0
+    assert statistics.paired_chance(first + 5, first + rng.normal(size=30) / 100) < 1e-20

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from floatscope.registry import NOTEBOOK_VIEWS
 
 if TYPE_CHECKING:  # what type checkers read; at run time `_NAMES` says the same
+    from floatscope.attribution import attribute as attribute
     from floatscope.canvas import Prompt as Prompt
     from floatscope.decoding import AutoregressiveSampler as AutoregressiveSampler
     from floatscope.decoding import DreamSampler as DreamSampler
@@ -25,9 +26,10 @@ if TYPE_CHECKING:  # what type checkers read; at run time `_NAMES` says the same
     from floatscope.errors import UserError as UserError
     from floatscope.models.check import check as check
     from floatscope.models.families import FAMILIES as FAMILIES
-    from floatscope.models.families import Family as Family
+    from floatscope.models.family import Family as Family
     from floatscope.models.loading import load as load
     from floatscope.models.model import Model as Model
+    from floatscope.models.patching import patch as patch
     from floatscope.models.visibility import Visibility as Visibility
     from floatscope.probe.edits import Edit as Edit
     from floatscope.qa import world as world
@@ -54,6 +56,8 @@ _NAMES = {  # in the order of the work: load, decode, trace, ask
     ),
     "tracing": ("trace", "replay"),
     "probe.edits": ("Edit",),
+    "models.patching": ("patch",),
+    "attribution": ("attribute",),
     "traces": ("Trace", "import_reference"),
     "report.view": ("show",),
     "qa.samples": ("Sample", "Document"),

@@ -98,6 +98,22 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> McNemar:
     return McNemar(only_first, only_second, float(binomtest(only_first, apart).pvalue) if apart else 1.0)
 
 
+def paired_chance(first: ArrayLike, second: ArrayLike) -> float:
+    """The two-sided p of no difference on the same samples, however small: McNemar's exact test for right and wrong,
+    else Student's paired test. A bootstrap's p cannot be smaller than its number of draws lets it, which a correction
+    for hundreds of comparisons needs."""
+    from scipy.stats import ttest_1samp
+
+    one, other = _checked_pair(first, second)
+    if np.isin([one, other], (0, 1)).all():
+        return mcnemar(one, other).p
+    apart = one - other
+    if len(apart) < 2 or np.ptp(apart) == 0:
+        return 1.0
+    test: Any = ttest_1samp(apart, 0)
+    return float(test.pvalue)
+
+
 def holm(chances: Sequence[float]) -> list[float]:
     """p of several tests corrected for their number, so that one below .05 is rarely false (Holm 1979)."""
     order = np.argsort(chances, kind="stable")

@@ -52,6 +52,11 @@ def plain_text(text: str) -> str:
     return text
 
 
+STRUCTURAL = ("special", "whitespace", "punctuation", "scaffold")
+LEXICAL = ("content", "number")
+"""Kinds of classes; function words and masks are neither."""
+
+
 def text_class(text: str) -> str:
     """special, whitespace, punctuation, function, number or content."""
     if _SPECIAL.fullmatch(text) and not _BYTE.fullmatch(text):

@@ -6,7 +6,8 @@ them from `probe`, the Trace and its file from `traces`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from floatscope.canvas import COMMITTED, MASKED, Prompt, token_ids
 from floatscope.decoding import Batch, Generation, Sampler, Step
-from floatscope.decoding.generation import fill, make_batch, one_or_many, sampler_for
+from floatscope.decoding.generation import fill, fitted, in_parts, make_batch, one_or_many, sampler_for
 from floatscope.errors import UserError
 from floatscope.models.edited import EditedModel, Edits, make_editors
 from floatscope.models.model import Model
@@ -26,8 +27,8 @@ from floatscope.probe.candidates import CandidateRecorder
 from floatscope.probe.editing import Editor, Recalled
 from floatscope.probe.kernel import LayerStatistics
 from floatscope.probe.layout import Layout
-from floatscope.probe.recording import Arrays, CausalRecorder, DenoisingRecorder, Plan
-from floatscope.traces.arrays import check_matrices, check_memory, kept_arrays, short_form
+from floatscope.probe.recording import ALPHA, Arrays, CausalRecorder, DenoisingRecorder, Plan
+from floatscope.traces.arrays import ARRAYS, check_matrices, check_memory, kept_arrays, short_form
 from floatscope.traces.storage import metadata_of_samples
 from floatscope.traces.trace import Trace
 
@@ -72,6 +73,12 @@ def trace(
     """
     sampler = sampler_for(model, sampler)
     known = metadata_of_samples({} if metadata is None else metadata, len(prompts))
+    listed = {"seeds": seeds, "metadata": known, "edits": edits}
+    same = {"keep": keep, "matrix_steps": matrix_steps, "matrix_layers": matrix_layers, "replay": replay}
+    apart = in_parts(trace, model, prompts, sampler, listed, on_step=on_step, on_received=on_received, **same)
+    if apart is not None:
+        return apart
+    sampler = fitted(model, prompts[0], sampler) if prompts else sampler
     batch = make_batch(model, prompts, sampler, seeds, replay)
     names, canvases = kept_arrays(keep), [prompt.with_slots(sampler.length) for prompt in prompts]
     bounds = [sampler.step_bounds(first, model.block) for first in batch.positions[:, 0].tolist()]
@@ -81,7 +88,7 @@ def trace(
         steps = 1 if model.is_arm else len(matrix_steps or range(step_count))
         matrices = len(prompts) * steps * len(matrix_layers or range(model.layers))
         check_memory(matrices, model.config.num_attention_heads, max(len(canvas.ids) for canvas in canvases))
-    editors = make_editors(model, canvases, edits, sampler, batch.seeds) if edits else []
+    editors = make_editors(model, canvases, edits, sampler, batch) if edits else []
     candidates = CandidateRecorder(len(prompts), names)
     if model.is_arm:
 
@@ -119,6 +126,13 @@ def trace(
                     f"{most}: correct them."
                 )
         records = [recorder.finish() for recorder in tap.recorders]
+        for place, (canvas, generation) in enumerate(zip(canvases, generations, strict=True)):
+            if unfilled := sampler.length - len(generation.slots):  # an eos ended it before its last canvas
+                canvases[place] = canvas.without_slots(unfilled)
+                records[place] = (
+                    cut(records[place][0], len(generation.canvas), len(generation.slots)),
+                    records[place][1],
+                )
     applied = [editor.edits for editor in editors] or [()] * len(prompts)
     return [
         Trace(
@@ -159,6 +173,14 @@ def _passing_texts(model: Model, generation: Generation, considered: Arrays) -> 
     if model.tokenizer is None or not held:
         return {}
     return {"passing_texts": dict(zip(map(str, held), model.token_texts(np.array([*held])), strict=True))}
+
+
+def cut(arrays: Arrays, tokens: int, slots: int) -> Arrays:
+    """The arrays of a canvas without its last slots, which no pass has seen."""
+    sizes = {"token": tokens, "row": tokens, "answer": slots}
+    return {
+        name: values[tuple(slice(sizes.get(axis)) for axis in ARRAYS[name].axes)] for name, values in arrays.items()
+    }
 
 
 @one_or_many
@@ -205,6 +227,7 @@ class DenoisingTap(EditedModel):
     ) -> None:
         """`bounds`: the fewest and the most steps of each sample. `editors`: one per sample; empty: nothing changes."""
         super().__init__(model, editors)
+        self.rolls = any(plan.rolls for plan in plans)
         self.recorders = [
             DenoisingRecorder(plan, model.layers, most, fewest)
             for plan, (fewest, most) in zip(plans, bounds, strict=True)
@@ -219,9 +242,30 @@ class DenoisingTap(EditedModel):
             for recorder, own, open_rows, goes in zip(self.recorders, masked, rows, active.tolist(), strict=True)
         ]
 
+    @contextmanager
+    def watching(self, batch: Batch, sample: int, rows: range, keys: range, open_rows: bool) -> Iterator[None]:
+        """A new step of one sample, whose pass has these rows and keys."""
+        with super().watching(batch, sample, rows, keys, open_rows):
+            recorder, places = self.recorders[sample], torch.arange(rows.start, rows.stop)
+            opened = places if open_rows else places[:0]
+            layout = recorder.start(batch.state[sample] == MASKED, opened, places, torch.arange(keys.stop))
+
+            def listen(layer: int, _sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
+                recorder.layer(layer, statistics, geometry)
+
+            with probing(Probe([0], [layout], listen, self.model.layers, self._workspace)):
+                yield
+
     def listener(self) -> Listener:
         """The recorders are told in any case."""
         return self.see
+
+    def probe(self, pads: Tensor, layouts: Sequence[Layout | None]) -> Probe:
+        """Where a rollout is kept, the column sets go through the layers beside the values."""
+        made = super().probe(pads, layouts)
+        if self.rolls:
+            made.extra, made.alpha = [None if one is None else one.columns for one in layouts], ALPHA
+        return made
 
     def see(self, layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
         """One layer of one sample came by: recorded, unless the pass is only looked at by editors."""
@@ -233,7 +277,7 @@ class DenoisingTap(EditedModel):
     def commit(self, step: Step) -> None:
         """After a step: keep the rows whose slots became tokens."""
         batch = step.given
-        rows = self.model.rows(batch.slots, batch.pads) - batch.pads[:, None]  # [B, A]
+        rows = self.model.rows(batch.slots, batch.pads, batch.slots[:, :1]) - batch.pads[:, None]  # [B, A]
         for recorder, own, committed in zip(self.recorders, rows, step.committed, strict=True):
             slots = committed.nonzero()[:, 0]
             if len(slots):
@@ -255,7 +299,10 @@ def record_finished(
         recorders[sample].layer(layer, statistics, geometry)
 
     last = torch.full((len(tokens), 1), width - 1)
-    probe = Probe(pads, [recorder.layout() for recorder in recorders], listen, model.layers, edits=edits)
+    layouts = [recorder.layout() for recorder in recorders]
+    probe = Probe(pads, layouts, listen, model.layers, edits=edits)
+    if any(plan.rolls for plan in plans):
+        probe.extra, probe.alpha = [layout.columns for layout in layouts], ALPHA
     with torch.inference_mode(), probing(probe):
         model.forward(tokens, torch.tensor(pads), last)
     return [recorder.finish() for recorder in recorders]

@@ -5,9 +5,13 @@ from functools import partial
 import numpy as np
 import pytest
 
+import floatscope as fs
 from floatscope.analysis import analyze
 from floatscope.analysis.flow import gold_label, per_token, region_rollout
 from floatscope.errors import UserError
+from tests.plain_attention import canvas_at, watch
+from tests.probe.test_edits import canvas
+from tests.tiny_models import MASK, tiny_model
 from tests.traces.full_matrices import full_run, to_trace, uniform_attention
 
 flow = partial(analyze, "flow")
@@ -179,3 +183,42 @@ def test_refusals():
     with pytest.raises(UserError, match="No trace has regions"):
         flow([to_trace(run)])
     assert (per_token(np.zeros((2, 2)), np.ones(2)) == 0).all()
+
+
+@pytest.mark.parametrize("name", ["llada", "llama"])
+def test_token_rollout_of_a_trace_is_exact_and_stands_beside_uniform_attention(name):
+    model = tiny_model(name)
+    trace = fs.trace(model, canvas(13), model.sampler(length=4), keep="rollout")
+    result = flow([trace])
+    labels, step = list(trace.region_labels), trace.steps - 1
+    tokens = len(trace.canvas) - (trace.kind == "arm")
+    seen = trace.canvas[:tokens] if trace.kind == "arm" else canvas_at(trace, step, MASK)
+    even = np.ones((tokens, tokens)) if trace.kind == "mdm" else np.tril(np.ones((tokens, tokens)))
+    even /= even.sum(1, keepdims=True)
+    layers = [layer["attention"].mean(0) for layer in watch(model, seen)]
+    names = np.array([label for region in trace.regions for label in [region.label] * len(region)])[:tokens]
+    member = np.array([names == label for label in labels], float)  # [region, token]
+    filled = [slot - (trace.kind == "arm") for slot in trace.slots[trace.commit_step == step]]
+    for column, matrices in (("value", layers), ("uniform", [even] * 3)):
+        rolled = np.eye(tokens)
+        for matrix in matrices:
+            rolled = (matrix + np.eye(tokens)) / 2 @ rolled
+        by_region = rolled @ member.T  # [row, region]
+        of_answer = by_region[names == "answer"].mean(0)
+        of_filled = by_region[filled].mean(0)
+        for target in ("doc 1", "doc 2", "bos"):
+            place = labels.index(target)
+            for rows, expected in (("answer", of_answer), ("committing", of_filled)):
+                found = result.tables["flow_rollout"].filter(rows=rows, step=step, target=target)
+                assert found[column][0] == pytest.approx(expected[place], abs=1e-5)
+    if trace.kind == "mdm":  # the rows of a region that is no slot are there at every step
+        query, place = labels.index("query"), labels.index("doc 1")
+        means = [trace.region_rollout()[at, -1, query, place] for at in range(trace.steps)]
+        row = result.table.filter(view="token_rollout", source="query", target="doc 1")
+        assert row["value"][0] == pytest.approx(np.mean(means), abs=1e-5)
+
+
+def test_traces_without_a_rollout_have_the_pooled_one_alone():
+    result = flow([to_trace(full_run(seed=6))])
+    assert "flow_rollout" not in result.tables
+    assert "token_rollout" not in result.table["view"]

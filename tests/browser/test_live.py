@@ -133,12 +133,42 @@ def test_what_is_typed_is_what_is_sent(server, page):
         "slots": 4,
         "steps": 2,
         "seed": 7,
+        "hidden": [],
     }
     expect(page.locator("#status")).to_contain_text("done")
     gold = [f"doc {number}" for number, document in enumerate(SAMPLE.documents, 1) if document.gold]
     for panel in page.locator(".fs-panel").all():
         assert panel.locator(".fs-is-gold").evaluate_all("all => all.map(box => box.dataset.region)") == gold
     page.locator("#seed").fill("0")
+
+
+def test_a_hidden_document_and_token_change_the_answer_beside_the_first_run(server, page):
+    model = server.models["twin-llada"]
+    type_sample(page)
+    denoise(page, "twin-llada", "twin-arm")
+    expect(page.locator("#hiding")).to_be_hidden()
+    gold = 1 + [document.gold for document in SAMPLE.documents].index(True)
+    page.get_by_label(f"Hide document {gold}").check()
+    chip = page.locator(".fs-panel").first.locator(".fs-token").nth(3)
+    word = chip.inner_text()
+    chip.click()
+    expect(chip).to_have_class(re.compile("fs-hidden"))
+    expect(page.locator("#hidden-names")).to_have_text(f"document {gold}, “{word}”")
+    with page.expect_request("**/jobs") as sent:
+        page.locator("#again").click()
+    assert sent.value.post_data_json["hidden"] == [f"doc {gold}", "3"]
+    expect(page.locator("#status")).to_contain_text("done")
+    prompt = fs.build_prompt(model.tokenizer, SAMPLE.question, SAMPLE.documents, SAMPLE.answers)
+    sampler = model.sampler({"steps": 4}, length=4)
+    edit = fs.Edit("block", keys=f"doc {gold} or 3")
+    first, second = (model.text(fs.generate(model, prompt, sampler, edits=edits).answer) for edits in ([], [edit]))
+    assert first != second
+    expect(page.locator("#status")).to_have_text(f"done: the answer changes from “{first}” to “{second}”")
+    eventually(lambda: page.locator("#results li b").all_inner_texts(), equals=["twin-llada", "twin-llada, edited"])
+    expect(page.locator("#results li").nth(1)).to_contain_text(f"changed from “{first}”")
+    page.locator("#unhide").click()
+    expect(page.locator("#hiding")).to_be_hidden()
+    expect(chip).not_to_have_class(re.compile("fs-hidden"))
 
 
 def test_a_text_with_a_gap_is_filled_where_the_gap_is(server, page, open_live):

@@ -4,7 +4,7 @@ Noise comes from a torch generator of the sample's seed, in the order that the l
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -219,4 +219,55 @@ def fast_dllm(
                     if sure[place] > threshold or place == max(places, key=lambda p: (sure[p], -p)):
                         canvas[place] = int(np.argmax(best[place]))
                 done.append(list(canvas))
+    return done
+
+
+def llada2(
+    logits: Callable[[list[int], int], NDArray[np.floating]],
+    prompt: Sequence[int],
+    length: int,
+    threshold: float,
+    block: int,
+    steps: int | None = None,
+    edit_threshold: float | None = None,
+    edit_steps: int = 16,
+    mask: int = MASK,
+) -> list[list[int]]:
+    """LLaDA2: the canvas is filled up to whole blocks, and each block until it is full; the canvas after every step.
+
+    2.0 has an even share of the block as the least of every step, 2.1 one slot, and edits what it has committed.
+    `logits(canvas, stop)` are those of the canvas up to the end of the block.
+    """
+    total = -(-(len(prompt) + length) // block) * block
+    canvas = [*prompt, *[mask] * (total - len(prompt))]
+    steps = block if steps is None else min(steps, length)
+    done = []
+    for start in range(len(prompt) // block * block, total, block):
+        own = range(max(start, len(prompt)), start + block)
+        step = only_edits = 0
+        while True:
+            masked = [place for place in own if canvas[place] == mask]
+            if not masked and edit_threshold is None:
+                break
+            only_edits += not masked
+            if only_edits > edit_steps:
+                break
+            rows = logits(canvas, start + block).astype(np.float64)
+            rows[:, mask] = -np.inf
+            best = {place: int(np.argmax(rows[place])) for place in own}
+            sure = {place: float(softmax(rows[place]).max()) for place in own}
+            least = block // steps + (step < block % steps)
+            commits = [place for place in masked if sure[place] > threshold]
+            if len(commits) < least:
+                commits = sorted(masked, key=lambda place: (-sure[place], place))[:least]
+            edits = []
+            if edit_threshold is not None:
+                held = [place for place in own if place not in masked]
+                edits = [p for p in held if sure[p] > edit_threshold and best[p] != canvas[p]]
+            for place in commits + edits:
+                canvas[place] = best[place]
+            done.append(list(canvas))
+            step += 1
+            if not masked and not edits:
+                break
     return done

@@ -23,7 +23,7 @@ from tests.decoding.decoding_models import FormulaDenoiser, formula
 
 
 def test_names_and_settings_make_samplers():
-    assert sorted(SAMPLERS) == ["autoregressive", "dream", "llada", "threshold"]
+    assert sorted(SAMPLERS) == ["autoregressive", "dream", "entropy_bound", "llada", "threshold"]
     assert make_sampler("llada", steps=8, length=16) == LLaDASampler(steps=8, length=16)
     for name, sampler in SAMPLERS.items():
         assert make_sampler(name, **asdict(sampler())) == sampler()
@@ -34,12 +34,12 @@ def test_names_and_settings_make_samplers():
 @pytest.mark.parametrize(
     ("name", "settings", "sentence"),
     [
-        ("lada", {}, "no sampler 'lada': did you mean 'llada'\\? Known are llada, dream, threshold, autoregressive"),
+        ("lada", {}, "no sampler 'lada': did you mean 'llada'\\? Known are llada, dream, threshold, entropy_bound"),
         ("llada", {"temprature": 1}, "no setting 'temprature': did you mean 'temperature'\\?"),
         (
             "threshold",
             {"steps": 3},
-            "'threshold' has no setting 'steps': Known are order, tokens_per_step, seed, length",
+            "'threshold' has no setting 'steps': did you mean 'edit_steps'\\? Known are order, tokens_per_step",
         ),
         ("llada", {"steps": 0}, "steps must be a whole number of at least 1, got 0"),
         ("llada", {"steps": 8.0}, "steps must be a whole number"),

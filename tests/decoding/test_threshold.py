@@ -1,11 +1,13 @@
 """The threshold sampler against a plain transcription, and its windows and refusals."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floatscope.decoding import ThresholdSampler
+from floatscope.decoding import Step, ThresholdSampler, generate
 from floatscope.errors import UserError
 from tests.decoding import plain_samplers
 from tests.decoding.comparing import (
@@ -123,3 +125,51 @@ def test_a_slot_that_is_exactly_as_sure_as_the_threshold_waits(threshold, steps)
     _, done = run(FormulaDenoiser(even), [[1]], ThresholdSampler(4, threshold), [0])
     assert done[0].confidence[0, 0].item() == 0.25
     assert len(done) == steps
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    prompts=PROMPTS,
+    block=st.integers(1, 6),
+    length=st.integers(1, 11),
+    threshold=st.sampled_from([0.2, 0.4, 0.6, 0.95]),
+    steps=st.sampled_from([None, 1, 2, 3, 32]),
+    edit_threshold=st.sampled_from([None, 0.0, 0.3, 0.5, 0.9]),
+    edit_steps=st.sampled_from([0, 1, 3]),
+    seed=st.integers(0, 20),
+)
+def test_whole_blocks_even_shares_and_edits_are_llada2_s_way(
+    prompts, block, length, threshold, steps, edit_threshold, edit_steps, seed
+):
+    denoiser = FormulaDenoiser(formula(seed, scale=1.0), block=block)
+    sampler = ThresholdSampler(
+        length,
+        threshold,
+        steps_per_block=steps,
+        whole_blocks=True,
+        edit_threshold=edit_threshold,
+        edit_steps=edit_steps,
+    )
+    taken: list[list[Step]] = [[] for _ in prompts]
+    whole = generate(denoiser, prompts, sampler)
+    for prompt, steps_taken, generation in zip(prompts, taken, whole, strict=True):
+        alone = generate(denoiser, prompt, sampler, on_step=steps_taken.append)
+        assert alone.canvas.tolist() == generation.canvas.tolist()
+        expected = plain_samplers.llada2(
+            lambda canvas, stop: denoiser.logits(canvas), prompt, length, threshold, block, steps, edit_threshold,
+            edit_steps,
+        )  # fmt: skip
+        assert [step.canvas[0].tolist() for step in steps_taken] == expected
+        changed = [int((step.committed | step.revised).sum()) for step in steps_taken]
+        assert changed == [np.count_nonzero(np.subtract(*pair)) for pair in pairwise([
+            [*prompt, *[MASK] * (len(expected[0]) - len(prompt))], *expected])]  # fmt: skip
+        low, high = sampler.fitted(denoiser, len(prompt)).step_bounds(len(prompt), block)
+        assert low <= len(expected) <= high
+
+
+def test_an_order_that_is_asked_for_and_a_replay_leave_edits_out():
+    denoiser = FormulaDenoiser(formula(3, scale=1.0))
+    for more in ({"order": "right-to-left"}, {"tokens_per_step": 1}):
+        steps: list[Step] = []
+        generate(denoiser, [1, 2], ThresholdSampler(5, edit_threshold=0.0, **more), on_step=steps.append)
+        assert len(steps) <= 5 and not any(step.revised.any() for step in steps)

@@ -84,7 +84,7 @@ def test_a_trace_of_other_numbers_is_not_the_same(targets, tmp_path):
 
 
 def test_another_answer_that_no_hash_tells_of_is_a_silent_change(tmp_path, monkeypatch):
-    whole = shipped()["twin-arm"]
+    whole = shipped()["twin-dream"]
     shutil.copytree(whole, copy := tmp_path / "model")
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(

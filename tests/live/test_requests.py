@@ -86,3 +86,12 @@ def test_what_is_no_json_object_is_refused(body):
 def test_limits_can_be_narrower():
     with pytest.raises(Refused, match="from 1 to 4"):
         read(limits=Limits(slots=4))
+
+
+def test_documents_and_tokens_can_be_hidden():
+    assert read({"hidden": ["doc 2", "17"]}).hidden == ("doc 2", "17")
+    for wrong, told in (("doc 3", "no document 3"), ("bos", "should be documents"), (17, "should be documents")):
+        with pytest.raises(Refused, match=told):
+            read({"hidden": [wrong]})
+    with pytest.raises(Refused, match="at most 1"):
+        read({"hidden": ["1", "2"]}, Limits(hidden=1))

@@ -1,6 +1,7 @@
 """The live server over real HTTP with the twins: what it streams is the trace, and what it must refuse it refuses."""
 
 import base64
+import copy
 import dataclasses
 import json
 import os
@@ -18,7 +19,8 @@ import pytest
 import floatscope as fs
 from floatscope import cli
 from floatscope.analysis.anchors import detect
-from floatscope.live.requests import Limits
+from floatscope.live.events import denoise
+from floatscope.live.requests import Limits, read_request
 from floatscope.live.server import FILES, LiveServer
 from floatscope.qa.world import World
 from tests.live.serving import run_job, send, serving, start_job, wait_until
@@ -112,6 +114,22 @@ def test_an_mdm_streams_the_steps_of_its_trace(server, models, name):
     assert len(data["steps"]) == trace.steps and data["commit_step"] == generation.commit_step.tolist()
 
 
+def test_the_seed_is_the_one_that_is_asked_for(models):
+    """Seen in a model whose own sampler leaves something to chance."""
+    model = copy.copy(models[0])
+    model.family = dataclasses.replace(model.family, sampler={**model.family.sampler, "temperature": 3.0})
+    prompt = fs.build_prompt(model.tokenizer, SAMPLE.question, SAMPLE.documents)
+    told = []
+    for seed in (3, 4):
+        sampler = dataclasses.replace(SAMPLERS["twin-llada"], temperature=3.0, seed=seed)
+        told.append(model.text(fs.generate(model, prompt, sampler).answer))
+        events = []
+        request = read_request(json.dumps(REQUEST | {"seed": seed}).encode(), [model.name])
+        denoise({model.name: model}, request, events.append)
+        assert events[-2]["data"]["prediction"] == told[-1]
+    assert told[0] != told[1]
+
+
 @pytest.mark.parametrize(("before", "after"), [("The author of", " is Tilda Moreau ."), ("", " is Tilda Moreau .")])
 def test_slots_stand_where_the_text_has_its_gap(server, models, before, after):
     trace = fs.trace(models[1], fs.build_canvas(models[1], before, 6, after), SAMPLERS["twin-dream"])
@@ -165,6 +183,26 @@ def test_two_models_are_run_one_after_the_other(server):
     assert kinds[2:10] == [("step", 0)] * 6 + [("finished", 0), ("trace", 0)]
     assert kinds[-3:] == [("finished", 1), ("trace", 1), ("done", None)]
     assert {kind for kind in kinds[10:-3]} == {("token", 1)}
+
+
+@pytest.mark.parametrize("name", ["twin-llada", "twin-arm"])
+def test_what_is_hidden_is_hidden_in_a_second_run_beside_the_first(server, models, name):
+    model = next(model for model in models if model.name == name)
+    prompt = fs.build_prompt(model.tokenizer, SAMPLE.question, SAMPLE.documents, SAMPLE.answers)
+    gold = 1 + [document.gold for document in SAMPLE.documents].index(True)
+    edit = fs.Edit("block", keys=f"doc {gold} or 3")
+    edited = fs.generate(model, prompt, SAMPLERS[name], edits=[edit])
+    events = run_job(server, REQUEST | {"models": [name], "hidden": [f"doc {gold}", "3"]})
+    assert [run["model"] for run in events[1]["runs"]] == [name, f"{name}, edited"]
+    plain, second = (event["data"] for event in events if event["event"] == "finished")
+    assert plain["prediction"] == expected(models, name)[1]
+    assert second["prediction"] == model.text(edited.answer) != plain["prediction"]
+    assert second["model"] == f"{name}, edited"
+
+
+def test_a_token_that_is_not_there_cannot_be_hidden(server):
+    *_, error = run_job(server, REQUEST | {"hidden": ["99999"]})
+    assert "no token 99999" in error["sentence"]
 
 
 def test_without_documents_and_answers_there_is_no_verdict(server):

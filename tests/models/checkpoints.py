@@ -179,6 +179,141 @@ def qwen_tensors(weights: Weights) -> dict[str, Any]:
     return tensors
 
 
+def llada2_config(shape: Shape, **changes: Any) -> dict[str, Any]:
+    """The fields of LLaDA2.0-mini's config.json."""
+    return {
+        "architectures": ["LLaDA2MoeModelLM"],
+        "attention_dropout": 0.0,
+        "auto_map": {
+            "AutoConfig": "configuration_llada2_moe.LLaDA2MoeConfig",
+            "AutoModel": "modeling_llada2_moe.LLaDA2MoeModel",
+            "AutoModelForCausalLM": "modeling_llada2_moe.LLaDA2MoeModelLM",
+        },
+        "embedding_dropout": 0.0,
+        "first_k_dense_replace": shape.dense_layers,
+        "head_dim": shape.head,
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden,
+        "initializer_range": 0.02,
+        "intermediate_size": shape.inner,
+        "max_position_embeddings": 256,
+        "max_window_layers": 28,
+        "model_type": "llada2_moe",
+        "moe_intermediate_size": shape.expert_inner,
+        "moe_router_enable_expert_bias": True,
+        "n_group": shape.groups,
+        "norm_head": False,
+        "norm_topk_prob": True,
+        "num_attention_heads": shape.heads,
+        "num_experts": shape.experts,
+        "num_experts_per_tok": shape.chosen,
+        "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.kv_heads,
+        "num_shared_experts": 1,
+        "output_dropout": 0.0,
+        "output_router_logits": False,
+        "pad_token_id": 81,
+        "partial_rotary_factor": shape.rotary,
+        "rms_norm_eps": shape.eps,
+        "rope_scaling": None,
+        "rope_theta": shape.theta,
+        "rotary_dim": int(shape.head * shape.rotary),
+        "routed_scaling_factor": shape.scaling,
+        "router_dtype": "fp32",
+        "score_function": "sigmoid",
+        "sliding_window": 4096,
+        "tie_word_embeddings": False,
+        "topk_group": shape.chosen_groups,
+        "torch_dtype": "bfloat16",
+        "use_bias": False,
+        "use_qk_norm": True,
+        "use_qkv_bias": False,
+        "use_rmsnorm": True,
+        "use_sliding_window": False,
+        "vocab_size": shape.vocabulary,
+    } | changes
+
+
+def llada2_tensors(weights: Weights) -> dict[str, Any]:
+    """Queries, keys and values in one tensor; experts one by one."""
+    names = {
+        "norm1": "input_layernorm.weight", "norm2": "post_attention_layernorm.weight", "o": "attention.dense.weight",
+        "q_norm": "attention.query_layernorm.weight", "k_norm": "attention.key_layernorm.weight",
+        "router": "mlp.gate.weight", "router_bias": "mlp.gate.expert_bias",
+    } | {f"shared_{part}": f"mlp.shared_experts.{part}_proj.weight" for part in ("gate", "up", "down")}  # fmt: skip
+    tensors = {"model.word_embeddings.weight": weights.embedding, "model.norm.weight": weights.norm}
+    for index, layer in enumerate(weights.layers):
+        here = f"model.layers.{index}"
+        tensors |= {f"{here}.{names[key]}": value for key, value in layer.items() if key in names}
+        tensors[f"{here}.attention.query_key_value.weight"] = np.concatenate([layer[part] for part in "qkv"])
+        tensors |= expert_tensors(layer, here)
+    return tensors if weights.head is weights.embedding else tensors | {"lm_head.weight": weights.head}
+
+
+def expert_tensors(layer: Mapping[str, Any], here: str) -> dict[str, Any]:
+    """The feed-forward part of a layer, expert by expert where it has them."""
+    parts = {part: layer[part] for part in ("gate", "up", "down")}
+    if "router" not in layer:
+        return {f"{here}.mlp.{part}_proj.weight": value for part, value in parts.items()}
+    return {
+        f"{here}.mlp.experts.{expert}.{part}_proj.weight": value[expert]
+        for part, value in parts.items()
+        for expert in range(len(value))
+    }
+
+
+def moe_tensors(weights: Weights) -> dict[str, Any]:
+    """The names of Qwen3Moe, which LLaDA-MoE, SDAR-30B-A3B and RND1 have."""
+    routers = [layer.pop("router") for layer in (dict(layer) for layer in weights.layers)]
+    dense = [{name: one for name, one in layer.items() if name not in EXPERTS} for layer in weights.layers]
+    tensors = qwen_tensors(Weights(weights.embedding, weights.norm, weights.head, dense))
+    for index, (layer, router) in enumerate(zip(weights.layers, routers, strict=True)):
+        tensors[f"model.layers.{index}.mlp.gate.weight"] = router
+        tensors |= expert_tensors(layer, f"model.layers.{index}")
+    return tensors
+
+
+EXPERTS = ("gate", "up", "down", "router")
+
+
+def moe_config(shape: Shape, **changes: Any) -> dict[str, Any]:
+    """What SDAR-30B-A3B and RND1 share with Qwen3Moe."""
+    own = {
+        "attention_bias": False, "decoder_sparse_step": 1, "head_dim": shape.head, "mask_token_id": MASK,
+        "mlp_only_layers": [], "moe_intermediate_size": shape.expert_inner, "norm_topk_prob": True,
+        "num_experts": shape.experts, "num_experts_per_tok": shape.chosen, "output_router_logits": False,
+    }  # fmt: skip
+    return qwen_config(shape) | own | changes
+
+
+def llada_moe_config(shape: Shape, **changes: Any) -> dict[str, Any]:
+    """LLaDA-MoE-7B-A1B: the `model_type` of LLaDA, and words of its own."""
+    return {
+        "architectures": ["LLaDAMoEModelLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "auto_map": {"AutoModel": "modeling_lladamoe.LLaDAMoEModelLM"}, "clip_qkv": None,
+        "dense_intermediate_size": 64, "eos_token_id": 81, "expert_intermediate_size": shape.expert_inner,
+        "hidden_act": "silu", "hidden_size": shape.hidden, "mask_token_id": MASK, "max_position_embeddings": 128,
+        "model_type": "llada", "moe_layer_freq": [1] * shape.layers, "moe_router_enable_expert_bias": False,
+        "moe_router_score_function": "softmax", "norm_topk_prob": None, "num_attention_heads": shape.heads,
+        "num_experts": shape.experts, "num_experts_per_tok": shape.chosen, "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.kv_heads, "pad_token_id": 81, "partial_rotary_factor": 1, "qk_layernorm": True,
+        "rms_norm_eps": shape.eps, "rope_scaling": None, "rope_theta": shape.theta, "routed_scaling_factor": 1,
+        "router_num_group": None, "shared_expert_intermediate_size": None, "tie_word_embeddings": False,
+        "vocab_size": shape.vocabulary,
+    } | changes  # fmt: skip
+
+
+def llama_config(shape: Shape, **changes: Any) -> dict[str, Any]:
+    """Llama's words, which iLLaDA and Nemotron-Labs-Diffusion have."""
+    return {
+        "attention_bias": False, "bos_token_id": 83, "eos_token_id": 81, "head_dim": shape.head, "hidden_act": "silu",
+        "hidden_size": shape.hidden, "intermediate_size": shape.inner, "max_position_embeddings": 128,
+        "mlp_bias": False, "num_attention_heads": shape.heads, "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.kv_heads, "pad_token_id": 81, "rms_norm_eps": shape.eps,
+        "rope_theta": shape.theta, "tie_word_embeddings": False, "vocab_size": shape.vocabulary,
+    } | changes  # fmt: skip
+
+
 def write_checkpoint(
     folder: Path,
     config: Mapping[str, Any],

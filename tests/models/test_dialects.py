@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,14 @@ from tests.models.checkpoints import (
     MASK,
     dream_config,
     fast_dllm_config,
+    llada2_config,
+    llada2_tensors,
     llada_config,
+    llada_moe_config,
     llada_tensors,
+    llama_config,
+    moe_config,
+    moe_tensors,
     qwen_tensors,
     sdar_config,
     write_checkpoint,
@@ -26,6 +33,18 @@ from tests.models.plain_transformer import Shape, Weights, blocks, everything, p
 TOKENS = 21
 LLADA = Shape()
 QWEN = Shape(kv_heads=2, theta=1e6, eps=1e-6)
+QK = {"qk_norm": True}
+STATED = {"mask_token_id": MASK, "block_size": 8}
+LLADA2 = Shape(
+    kv_heads=2, theta=6e5, eps=1e-6, rotary=0.5, experts=8, chosen=3, groups=4, chosen_groups=2, dense_layers=1,
+    routing="sigmoid", scaling=2.5,
+)  # fmt: skip
+QWEN_MOE = replace(QWEN, experts=6, chosen=3, routing="normed")
+LLADA_MOE = Shape(theta=5e4, experts=6, chosen=3)
+ILLADA = {"architectures": ["ILLaDAForCausalLM"], "auto_map": {}, "model_type": "illada", "mask_token_id": MASK}
+REASONER = {"architectures": ["DreamForCausalLM"], "block_size": 8, "head_dim": 8}
+SDAR_MOE = {"architectures": ["SDARMoeForCausalLM"], "auto_map": {}, "block_size": 4, "model_type": "sdar_moe"}
+RND1 = {"architectures": ["RND1LM"], "auto_map": {}, "is_causal": False, "model_type": "rnd1"}
 
 
 @dataclass(frozen=True)
@@ -53,6 +72,12 @@ DIALECTS = {
         Dialect("dream", QWEN, dream_config, qwen_tensors, {"biases": True}, everything(TOKENS), True),
         Dialect("sdar", QWEN, sdar_config, qwen_tensors, {"qk_norm": True}, blocks(TOKENS, 4), False),
         Dialect("fast-dllm-v2", QWEN, fast_dllm_config, qwen_tensors, {"biases": True}, blocks(TOKENS, 8), True),
+        Dialect("llada2", LLADA2, partial(llada2_config, **STATED), llada2_tensors, QK, blocks(TOKENS, 8), False),
+        Dialect("llada-moe", LLADA_MOE, llada_moe_config, moe_tensors, QK, everything(TOKENS), False),
+        Dialect("illada", QWEN, partial(llama_config, **ILLADA), qwen_tensors, {}, everything(TOKENS), False),
+        Dialect("dream-reasoner", QWEN, partial(dream_config, **REASONER), qwen_tensors, QK, blocks(TOKENS, 8), False),
+        Dialect("sdar-moe", QWEN_MOE, partial(moe_config, **SDAR_MOE), moe_tensors, QK, blocks(TOKENS, 4), False),
+        Dialect("rnd1", QWEN_MOE, partial(moe_config, **RND1), moe_tensors, QK, everything(TOKENS), True),
     )
 }
 

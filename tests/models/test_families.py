@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import floatscope as fs
-from floatscope.models.families import get_family, read_family, recognise
+from floatscope.models.families import get_family, read_family
+from floatscope.models.recognising import recognise
 from tests.models.checkpoints import (
     dream_config,
     fast_dllm_config,
@@ -73,7 +74,9 @@ def test_unknown_says_what_was_found_what_is_supported_and_what_to_do(config: di
 
 def test_by_name() -> None:
     assert get_family("dream") is fs.FAMILIES["dream"]
-    with pytest.raises(fs.UserError, match=r"There is no family 'lada': did you mean 'llada'\? Known are llada, dream"):
+    with pytest.raises(
+        fs.UserError, match=r"There is no family 'lada': did you mean 'llada'\? Known are llada, illada"
+    ):
         get_family("lada")
 
 
@@ -108,7 +111,7 @@ def test_visibility_and_shift_of_an_own_family_are_independent(
         ('backbone = "LlamaForCausalLM"', "line 1: a family without a base needs the key 'visibility'"),
         ('base = "llada"\nvisibility = "sideways"', "unknown visibility 'sideways'"),
         ('base = "llada"\nvisibility = 4', "visibility should be a text, not 4"),
-        ('base = "llada"\nlogits = "later"', "logits should be one of same, shifted, next, not 'later'"),
+        ('base = "llada"\nlogits = "later"', "logits should be one of same, shifted, block_next, next, not 'later'"),
         ('base = "llada"\nlogits = "next"', "logits next need causal visibility, not bidirectional"),
         ('base = "lada"', "did you mean 'llada'"),
         ("base = ", "not valid TOML"),
@@ -117,8 +120,8 @@ def test_visibility_and_shift_of_an_own_family_are_independent(
         ('base = "llada"\neos_ids = 5', "eos_ids should be a list of whole numbers, not 5"),
         ('base = "llada"\neos_ids = ["</s>"]', "eos_ids should be a list of whole numbers, not \\['</s>'\\]"),
         ('base = "llada"\nmodel_types = [4]', "model_types should be a list of texts, not \\[4\\]"),
-        ('base = "llada"\nkeys = "none"', "keys should be a table of texts, not 'none'"),
-        ("base = \"llada\"\nkeys = { 'a' = 4 }", "keys should be a table of texts, not {'a': 4}"),
+        ('base = "llada"\nkeys = "none"', "keys should be a table of texts or a list of texts, not 'none'"),
+        ("base = \"llada\"\nkeys = { 'a' = 4 }", "keys should be a table of texts or a list of texts, not {'a': 4}"),
         ("base = \"llada\"\nconfig = { 'a' = ['b'] }", "config should be a table of texts, not"),
         ('base = "llada"\nsampler = { steps = 4 }', "the sampler has no name"),
         ('base = "llada"\nsampler = {}', "the sampler has no name"),
@@ -147,7 +150,7 @@ def test_a_base_may_be_a_file_beside_it_but_not_in_a_circle(tmp_path: Path) -> N
     family = read_family(own(tmp_path, 'base = "first.toml"\neos_ids = [3]\n'))
     assert (family.name, family.mask_id, family.eos_ids, family.logits) == ("own", 7, (3,), "shifted")
     (tmp_path / "first.toml").write_text('base = "./own.toml"\n')
-    with pytest.raises(fs.UserError, match=r"own\.toml is its own base: name one of llada, dream"):
+    with pytest.raises(fs.UserError, match=r"own\.toml is its own base: name one of llada, illada"):
         read_family(tmp_path / "own.toml")
 
 
@@ -157,14 +160,14 @@ def test_a_family_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_the_page_lists_the_registry() -> None:
-    rows = re.findall(r"^\| `([\w-]+)` \| (.+?) \| `(.+?)` \| `(\w+)` \| (.+?) \| `(\w+)` \|", PAGE.read_text(), re.M)
+    rows = re.findall(r"^\| `([\w.-]+)` \| (.+?) \| `(.+?)` \| `(\w+)` \| (.+?) \| `(\w+)` \|", PAGE.read_text(), re.M)
     expected = [
         (
             family.name,
             f"`{family.backbone}`",
             str(family.visibility),
             family.logits,
-            "none" if family.is_arm else str(family.mask_id or "the tokenizer's"),
+            "none" if family.is_arm or family.noise else str(family.mask_id or "the tokenizer's"),
             family.sampler["name"],
         )
         for family in fs.FAMILIES.values()

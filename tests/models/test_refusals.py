@@ -88,7 +88,7 @@ def test_unknown_family(llada: Path) -> None:
     (llada / "config.json").write_text(json.dumps({"model_type": "mystery", "architectures": ["MysteryLM"]}))
     sentence = refused(llada)
     assert "unknown family (model_type 'mystery', architectures ['MysteryLM'])" in sentence
-    assert "supported are llada, dream" in sentence and "TOML" in sentence
+    assert "supported are llada, illada" in sentence and "TOML" in sentence
     assert "did you mean 'llada'?" in refused(llada, family="lada")
 
 

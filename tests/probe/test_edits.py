@@ -8,6 +8,7 @@ import floatscope as fs
 from floatscope.canvas import Prompt, Region
 from floatscope.decoding.generation import make_batch
 from floatscope.models.edited import EditedModel, make_editors
+from floatscope.probe.editing import token_sets
 from floatscope.probe.edits import Edit
 from floatscope.probe.selecting import Scene, numbers, token_selector
 from tests.probe.plain_edits import hide, run_edited, softmax
@@ -31,7 +32,7 @@ def logits_of(model, prompts, edits):
     sampler = fs.ThresholdSampler(length=SLOTS)
     batch = make_batch(model, prompts, sampler, [11 + place for place in range(len(prompts))])
     canvases = [prompt.with_slots(SLOTS) for prompt in prompts]
-    edited = EditedModel(model, make_editors(model, canvases, edits, sampler, batch.seeds))
+    edited = EditedModel(model, make_editors(model, canvases, edits, sampler, batch))
     with torch.no_grad():
         return edited.score(batch, batch.slots).numpy()
 
@@ -334,3 +335,35 @@ def test_controls_are_edits_of_the_same_size():
     others = Edit("heads", heads="1.2, 1.3").controls()["other heads"]
     chosen = others.heads_at(1, 3, 4, seed=5)
     assert int(chosen.sum()) == 2 and not chosen[2:].any() and not others.heads_at(0, 3, 4, seed=5).any()
+
+
+def test_recent_tokens_are_the_last_of_the_pool():
+    sets = {"answer": torch.tensor([False] * 6 + [True] * 2)}
+    scene = Scene(sets, present=torch.tensor([True] * 7 + [False]))
+    assert token_selector("recent(2)")(scene)[0].nonzero()[:, 0].tolist() == [5, 6]
+    assert token_selector("recent(3, not answer) or answer")(scene)[0].nonzero()[:, 0].tolist() == [3, 4, 5, 6]
+    with pytest.raises(fs.UserError, match="The last 9 tokens"):
+        token_selector("recent(9)")(scene)
+
+
+def test_twins_stand_where_what_is_picked_stood():
+    keys = {name: twin.keys for name, twin in Edit("keep", keys="top(8, not answer) or answer").controls().items()}
+    assert keys == {
+        "as many": "random(8, not answer) or answer",
+        "as much": "like(top(8, not answer), not answer) or answer",
+        "most recent": "recent(8, not answer) or answer",
+    }
+    spared = Edit("block", keys="anchors(3, not bos)").controls()["as much, answer spared"].keys
+    assert spared == "like(anchors(3, not bos), (not bos) and not gold_answer)"
+    token_selector(spared)
+    assert [twin.keys for twin in Edit("block", keys="class structural").controls().values()] == [
+        "like(class structural)"
+    ]
+
+
+def test_structural_and_lexical_tokens_share_the_prompt():
+    prompt = canvas(13).with_slots(2)
+    classes = ["special", "content", "number", "function", "punctuation", *["content"] * 10]
+    sets = token_sets(prompt, classes)
+    assert sets["class structural"].nonzero()[:, 0].tolist() == [0, 4]
+    assert sets["class lexical"].nonzero()[:, 0].tolist() == [1, 2, *range(5, 13)]

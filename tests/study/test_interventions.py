@@ -1,5 +1,7 @@
 """Edits as conditions: doses and twins by hand, effects worked out by hand, a run through the store, resumed."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -7,10 +9,11 @@ import pytest
 import floatscope as fs
 from floatscope.qa.stressors import STRESSORS
 from floatscope.report.curves import edit_curves, stress_curves
-from floatscope.report.tables import write_tables
-from floatscope.statistics import holm, paired_difference
+from floatscope.report.rules import Rule, verdicts
+from floatscope.report.tables import readings, write_tables
+from floatscope.statistics import holm, mcnemar
 from floatscope.study.interventions import EditOptions, edit_conditions
-from floatscope.study.plan import Curve, ModelPlan, Study, TaskPlan
+from floatscope.study.plan import Curve, ModelPlan, Study, TaskPlan, find_study, read_study, write_study
 from floatscope.study.running import run_study
 from floatscope.study.scores import score_frame
 
@@ -31,7 +34,7 @@ def test_every_dose_and_range_of_layers_is_a_condition_with_its_twins():
     assert len(found) == 1 + 2 * 2 * 4
     edit = found[-4].edits[0]
     assert (edit.op, edit.keys, edit.layers) == ("block", "anchors(3)", "deep")
-    assert found[-4].labels == {"edit": "block anchors", "dose": 3.0, "layers": "deep", "twin": ""}
+    assert found[-4].labels == {"edit": "block anchors", "dose": 3.0, "layers": "deep", "twin": "", "place": None}
     assert found[-2].edits[0].keys == "like(anchors(3))" and found[-2].labels["twin"] == "as much"
 
 
@@ -74,7 +77,9 @@ def results(right, values="block anchors(2)", **options):
         for sample, value in enumerate(values):
             scores = {"accuracy": float(value), "em": float(value), "f1": float(value)}
             about = {"model": "m", "control": "", "task": "t", "condition": condition, "stressor": "edit"}
-            rows.append(about | {"sample": str(sample), "documents": None, "error": None} | scores | known[condition])
+            told = {"prediction": f"answer {value}", "steps": 4, "log_probability": -1.0 - sample * value}
+            rest = {"sample": str(sample), "documents": None, "error": None}
+            rows.append(about | rest | scores | told | known[condition])
     return pl.DataFrame(rows, schema_overrides={"documents": pl.Int64, "error": pl.String})
 
 
@@ -89,15 +94,13 @@ RIGHT = {
 
 def test_an_effect_is_the_edit_minus_what_it_is_held_to_paired_by_sample():
     scores = score_frame(results(RIGHT))
-    effects = scores.filter(statistic="effect")
+    effects = scores.filter(statistic="effect", metric="accuracy")
     assert dict(effects.select("beside", "value").iter_rows()) == {
         "unedited": -0.5, "as many": -0.75, "as much": 0.0, "as much, answer spared": -0.25,
     }  # fmt: skip
     assert set(effects["condition"]) == {"edit/block anchors/2/all"} and set(effects["n"]) == {4}
     assert set(effects["panel"]) == {"t, block anchors, all layers"} and set(effects["x"]) == {"2"}
-    plain = [
-        paired_difference(RIGHT["edit/block anchors/2/all"], RIGHT[name]).p for name in RIGHT if name.count("/") != 3
-    ]
+    plain = [mcnemar(RIGHT["edit/block anchors/2/all"], RIGHT[name]).p for name in RIGHT if name.count("/") != 3]
     assert effects["p"].to_list() == pytest.approx(holm(plain))
     table = edit_curves(scores, ["m"])
     row = table.row(0, named=True)
@@ -108,11 +111,71 @@ def test_an_effect_is_the_edit_minus_what_it_is_held_to_paired_by_sample():
     assert "| t, block anchors, all layers | 2 | m | as many | -75.0 [" in text
 
 
+def test_outcomes_have_effects_of_their_own():
+    """Log-probabilities are -1 - sample * right; an answer is changed where it is right once and wrong once."""
+    scores = score_frame(results(RIGHT)).filter(statistic="effect")
+    found = {
+        metric: dict(scores.filter(metric=metric).select("beside", "value").iter_rows())
+        for metric in ("log_probability", "changed", "steps")
+    }
+    assert found["log_probability"] == {
+        "unedited": 0.75, "as many": 1.5, "as much": 0.5, "as much, answer spared": 0.25,
+    }  # fmt: skip
+    # of the four answers the edit changes two, its twins one, two and one
+    assert found["changed"] == {
+        "unedited": 0.5, "as many": 0.25, "as much": 0.0, "as much, answer spared": 0.25,
+    }  # fmt: skip
+    assert set(found["steps"].values()) == {0.0}
+    for metric in found:  # corrected within a metric
+        own = scores.filter(metric=metric)["p"].to_list()
+        assert len(own) == 4 and max(own) <= 1
+
+
+def test_edits_at_a_place_of_the_gold_document_are_held_to_the_same_place():
+    found = edit_conditions("pin bos", EditOptions(places=(0, 2), documents=3))
+    assert [one.name for one in found] == [
+        "edit/none, gold at 0",
+        "edit/pin bos, gold at 0/1/all",
+        "edit/none, gold at 2",
+        "edit/pin bos, gold at 2/1/all",
+    ]
+    rows = [
+        {"model": "m", "control": "", "task": "t", "condition": one.name, "stressor": "edit", "sample": "0"}
+        | {"documents": None, "error": None, "prediction": "", "steps": 1, "em": 0.0, "f1": 0.0, "accuracy": right}
+        | dict(one.labels)
+        for one, right in zip(found, (1.0, 1.0, 1.0, 0.0), strict=True)
+    ]
+    frame = pl.DataFrame(rows, schema_overrides={"documents": pl.Int64, "error": pl.String})
+    effects = score_frame(frame).filter(statistic="effect", metric="accuracy")
+    assert dict(effects.select("condition", "value").iter_rows()) == {found[1].name: 0.0, found[3].name: -1.0}
+
+
+def test_doses_keep_their_pool():
+    found = edit_conditions("keep top(8, 32, not answer) or answer", EditOptions(controls=False))
+    assert [one.edits[0].keys for one in found[1:]] == ["top(8, not answer) or answer", "top(32, not answer) or answer"]
+    assert found[1].labels["edit"] == "keep top or answer"
+    heads = edit_conditions("heads retrieval(2,4, copy)", EditOptions(controls=False))
+    assert [(one.labels["dose"], one.edits[0].heads) for one in heads[1:]] == [
+        (2.0, "retrieval(2, copy)"),
+        (4.0, "retrieval(4, copy)"),
+    ]
+
+
+def test_curves_share_the_unedited_condition_and_no_other():
+    task = TaskPlan("world:rag:3")
+    curves = [Curve("edit", "block bos", limit=2), Curve("edit", "sink", limit=3, options={"at": "first"})]
+    made = Study("s", (ModelPlan("twin-arm"),), (task,), tuple(curves), limit=4)
+    cells = {cell.condition.name: cell.limit for cell in made.cells(task) if cell.condition.stressor == "edit"}
+    assert cells == {"edit/none": 3, "edit/block bos/1/all": 2, "edit/sink/1/all": 3}
+    with pytest.raises(fs.UserError, match="comes twice"):
+        Study("s", (ModelPlan("twin-arm"),), (task,), (curves[0], Curve("edit", "block bos", options={"at": "first"})))
+
+
 def test_each_dose_and_range_of_layers_is_held_to_its_own_twins():
     values, options = "block anchors(2,5)", {"layers": ("all", "deep")}
     rng = np.random.default_rng(0)
     right = {one.name: rng.integers(0, 2, 16).tolist() for one in edit_conditions(values, EditOptions(**options))}
-    effects = score_frame(results(right, values, **options)).filter(statistic="effect")
+    effects = score_frame(results(right, values, **options)).filter(statistic="effect", metric="accuracy")
     assert effects.height == 2 * 2 * 4
     for condition, beside, value in effects.select("condition", "beside", "value").iter_rows():
         held_to = "edit/none" if beside == "unedited" else f"{condition}/{beside}"
@@ -137,16 +200,41 @@ def study(*models):
         "edits",
         tuple(ModelPlan(name) for name in models),
         (TaskPlan("world:rag:3"),),
-        (Curve("edit", "block anchors(2); zero doc 1", options={"documents": 3}, limit=2),),
+        (Curve("edit", "block anchors(2); zero doc 1", options={"documents": 3, "draws": 3}, limit=2),),
         limit=2,
         slots=4,
     )
+
+
+def check_log_probability(run, row):
+    """The chain rule over the answer's tokens in one causal pass of the model itself."""
+    from floatscope.study.units import load_task
+
+    model = fs.load("twin-arm")
+    task = load_task(run.study, TaskPlan("world:rag:3"))
+    sample = next(one for one in task.samples if one.id == row["sample"])
+    shown = task.under(STRESSORS["edit"].conditions("sink", EditOptions(documents=3))[0], sample, 0)
+    prompt = fs.build_prompt(model.tokenizer, shown.question, shown.documents)
+    answer = model.tokenizer(f" {row['answers'][0]}", add_special_tokens=False)["input_ids"][:4]
+    logits = model.logits([*prompt.ids.tolist(), *answer])[0].log_softmax(-1)
+    places = range(len(prompt.ids) - 1, len(prompt.ids) + len(answer) - 1)
+    expected = sum(float(logits[place, token]) for place, token in zip(places, answer, strict=True))
+    assert row["log_probability"] == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_run_of_edits_is_stored_and_resumed(tmp_path):
     made = run_study(study("twin-arm", "twin-llada"), tmp_path / "run")
     rows = made.run.results().filter(control="")
     assert rows["error"].is_null().all()
+    own = rows.filter(stressor="edit")
+    assert own["log_probability"].is_not_null().all() and (own["log_probability"] < 0).all()
+    assert (own.filter(own["dose"] > 0)["kl"] > 0).all() and own.filter(dose=0)["kl"].is_null().all()
+    assert own.filter(own["dose"] > 0)["removed"].is_between(0, 1).all()
+    assert (
+        own.filter(model="twin-llada")["bound"].is_not_null().all()
+        and own.filter(model="twin-arm")["bound"].is_null().all()
+    )
+    check_log_probability(made.run, own.filter(model="twin-arm", dose=0).to_dicts()[0])
     model = fs.load("twin-llada")
     edited = rows.filter(model="twin-llada", condition="edit/block anchors/2/all")
     task = STRESSORS["edit"].conditions("block anchors(2)", EditOptions(documents=3))
@@ -162,3 +250,53 @@ def test_a_run_of_edits_is_stored_and_resumed(tmp_path):
         assert edited.filter(sample=unit.sample)["prediction"].item() == model.text(alone.answer)
     again = run_study(study("twin-arm", "twin-llada"), tmp_path / "run")
     assert again.done_now == 0 and again.run.scores().equals(made.run.scores())
+
+
+def test_rules_of_reading_are_judged_by_the_dose_that_decides():
+    def effect(condition, value, p, model="m", metric="accuracy"):
+        about = {"statistic": "effect", "metric": metric, "beside": "as much", "model": model, "condition": condition}
+        return about | {"x": condition.split("/")[2], "panel": "t", "value": value, "low": value, "high": value, "p": p}
+
+    scores = pl.DataFrame(
+        [
+            effect("edit/block top/1/all", -0.1, 0.2),
+            effect("edit/block top/3/all", -0.2, 0.03),
+            effect("edit/block top/5/all", -0.4, 0.01),
+            effect("edit/block top/5/deep", 0.4, 0.001),
+            effect("edit/block top, gold at 2/9/all", 0.4, 0.04, "n"),
+            effect("edit/block top/1/all", -0.3, 0.06, "o"),
+            effect("edit/block top/1/all", -0.3, 0.01, "o", "f1"),
+            effect("edit/block bos/1/all", -0.3, 0.001, "q"),
+        ]
+    )
+    rule = Rule("It matters", "block top", "as much", "lower")
+    found = list(verdicts(scores, [rule], ["m", "n", "o", "q"]))
+    assert [(one["verdict"], one["x"]) for one in found] == [
+        ("present", "5"), ("reversed", "9"), ("absent", "1"), ("not measured", None),
+    ]  # fmt: skip
+    only = Rule("It matters", "block top", "as much", "higher", layers="deep", models=("m",))
+    assert [(one["verdict"], one["p"]) for one in verdicts(scores, [only], ["m", "n"])] == [("present", 0.001)]
+    row = readings(scores, [rule]).rows[0]
+    assert row[2] == "present: -40.0 [-40.0, -40.0] at 5, p 0.01" and row[-1] == "not measured"
+    assert "block top (all layers) gives a lower accuracy than as much" in row[1]
+
+
+def test_a_study_keeps_its_rules_in_its_file(tmp_path):
+    shipped = read_study(find_study("causal"))
+    (tmp_path / "again.toml").write_text(write_study(shipped))
+    assert read_study(tmp_path / "again.toml") == shipped and len(shipped.rules) > 5
+    names = {one.labels["edit"] for curve in shipped.conditions for one in curve.conditions}
+    twins = {one.labels["twin"] for curve in shipped.conditions for one in curve.conditions} | {"unedited"}
+    for rule in shipped.rules:  # each is about something that is run
+        assert any(name == rule.edit or name.startswith(f"{rule.edit}, gold") for name in names), rule
+        assert rule.beside in twins
+    with pytest.raises(fs.UserError, match="no model 'twin-amr'"):
+        replace(shipped, rules=(Rule("c", "sink", "unedited", "lower", models=("twin-amr",)),))
+
+
+def test_heads_without_their_table_are_refused_before_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    curve = Curve("edit", "heads retrieval(1)", options={"documents": 3, "table": "runs/heads"})
+    made = Study("heads", (ModelPlan("twin-arm"),), (TaskPlan("world:rag:3"),), (curve,), limit=1)
+    with pytest.raises(fs.UserError, match="needs a table of heads"):
+        run_study(made, tmp_path / "run")

@@ -9,10 +9,12 @@ import pytest
 
 from floatscope.report.headline import headline_html
 from floatscope.report.tables import write_tables
+from floatscope.study.plan import Curve, ModelPlan, TaskPlan
 from floatscope.study.reporting import gather, ordered_models, tables_text, write_report
+from floatscope.study.running import run_study
 from floatscope.study.scores import table_notes
 from floatscope.study.store import Run
-from tests.study.small_studies import small_study  # noqa: F401  the study behind `outcome`
+from tests.study.small_studies import small_study
 
 
 def test_diffusers_come_first():
@@ -77,3 +79,13 @@ def test_the_page_of_a_run_plays_its_traces(outcome):
         for model in ("twin-arm", "twin-llada")
         for control in ("", "untrained")
     }
+
+
+def test_the_player_has_the_condition_with_most_documents(tmp_path):
+    curve = Curve("documents", "0,3", traces=1)
+    study = small_study(
+        models=(ModelPlan("twin-arm"),), tasks=(TaskPlan("world:rag:3"),), conditions=(curve,), limit=1, controls=()
+    )
+    run = run_study(study, tmp_path / "run").run
+    assert len(run.traces()) == 2
+    assert [trace.metadata["condition"] for trace in gather(run, {}).traces] == ["documents/3"]

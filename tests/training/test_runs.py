@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from floatscope.errors import UserError
 from floatscope.models.twins import TwinShape, make_model, save_twin
+from floatscope.qa.readers import read_samples
 from floatscope.qa.world.vocabulary import make_tokenizer
 from floatscope.training import world_stream
 from floatscope.training.learner import TwinLearner
@@ -198,6 +199,11 @@ def test_mistakes_with_adapters_are_sentences(parent, data_file, tmp_path, monke
     with pytest.raises(UserError, match="holds a fork"):
         split_only(parent, [data_file], out, replace(ADAPTER, held_out=20))
     assert (out / "held_out.jsonl").read_text() == held_out
+    count = split_only(parent, [data_file], tmp_path / "split", ADAPTER)
+    assert (tmp_path / "split" / "held_out.jsonl").read_text() == held_out
+    texts = {document.text for sample in read_samples(data_file) for document in sample.documents}
+    whole = [sample.documents[0].text for sample in read_samples(tmp_path / "split" / "passages.jsonl")]
+    assert len(whole) == count == len(held_out.splitlines()) and set(whole) <= texts  # not cut to windows
     changed = shutil.copytree(parent, tmp_path / "changed")
     weights = load_file(changed / "model.safetensors")
     weights["model.norm.weight"][0] += 1

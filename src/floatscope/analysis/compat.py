@@ -19,7 +19,7 @@ from floatscope.analysis.drawing import lines
 from floatscope.analysis.figure import Figure, number_text, result_figure
 from floatscope.analysis.flow import region_rollout
 from floatscope.analysis.results import GROUP, Controls, Options, Panel, Result, collect, summarise
-from floatscope.analysis.uniform import uniform_trace
+from floatscope.analysis.uniform import has_uniform, uniform_trace
 from floatscope.canvas import ANSWER, BOS, QUERY, SCAFFOLD, Region, positions
 from floatscope.token_text import plain_text
 from floatscope.traces import Trace
@@ -39,7 +39,7 @@ def compat(traces: Iterable[Trace], options: Options, controls: Controls) -> Res
                 panel.note(f"The quirk '{name}' is left out for traces {quirk.lacking}.")
                 continue
             published, exact = map(np.atleast_1d, pair)
-            flat = quirk.values(uniform_trace(trace))
+            flat = quirk.values(uniform_trace(trace)) if has_uniform(trace) else None
             layers = np.arange(trace.layers) if len(exact) == trace.layers else trace.matrix_layers
             frame = pl.DataFrame(
                 {

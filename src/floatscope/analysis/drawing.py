@@ -30,7 +30,7 @@ DASHES = {
     **{"guess": [1, 0], "oracle": [4, 3], "closed-book": [1.5, 2.5]},
     "published": [7, 3],
     **{"unedited": [1, 0], "as many": [1.5, 2.5], "as much": [4, 3], "as much, answer spared": [7, 3]},
-    **{"another document": [4, 3], "other heads": [4, 3]},
+    **{"another document": [4, 3], "other heads": [4, 3], "most recent": [9, 2]},
 }
 MARKS = {"uniform": "stroke", "random": "cross", "untrained": "triangle-down"}
 WIDTH, HEIGHT = 240, 140

@@ -1,8 +1,8 @@
 """Flow: attention between regions, layer by layer and rolled out over the stack, per step and averaged.
 
 Regions, not tokens: B[r,s] = (1/|r|) sum over i in r, j in s of A_ij, which follows from the captured sums. Token
-rollout does not. A causal stack rolls out to its first token whatever its weights, so uniform attention of the
-same depth stands beside every number.
+rollout does not: traces with keep="rollout" hold it, summed by region. A causal stack rolls out to its first token
+whatever its weights, so uniform attention of the same depth stands beside every number.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,13 +17,16 @@ from floatscope.analysis.depth import THIRDS, thirds
 from floatscope.analysis.drawing import Plot, cells, known_columns, lines
 from floatscope.analysis.figure import Figure, finding, number_text, result_figure
 from floatscope.analysis.results import LABELS, NUMBERS, Controls, Options, Panel, Result, analyse, readable, summarise
-from floatscope.analysis.uniform import uniform_layers
+from floatscope.analysis.uniform import uniform_layers, uniform_trace
 from floatscope.canvas import ANSWER
 from floatscope.errors import UserError
 from floatscope.traces import Trace
 
 _KEYS = ("gold", "view", "form", "window", "layer", "source", "target")
 _STEP_KEYS = ("gold", "window", "step", "target")
+_ROLLOUT_KEYS = ("gold", "rows", "step", "target")
+_ALPHA = 0.5
+"""That of the rollout which traces hold."""
 _ANY = "any"
 """Label of the contrast over all gold positions."""
 
@@ -64,7 +67,8 @@ def flow(traces: Iterable[Trace], options: Options, controls: Controls, alpha: f
     """Region matrices per layer and rollouts per layer window, by gold position.
 
     Further tables: answer-to-document flow by gold position, its contrast (gold minus the mean of the other
-    documents, with a test), and the answer's rollout at every step.
+    documents, with a test), and the answer's rollout at every step. Traces that hold the token rollout give it too, as
+    the view `token_rollout` and in a table by step, from all answer rows and from those that commit.
     """
     if not 0 <= alpha <= 1:
         raise UserError(f"The attention weight alpha = {alpha} of the rollout is not between 0 and 1.")
@@ -77,6 +81,12 @@ def flow(traces: Iterable[Trace], options: Options, controls: Controls, alpha: f
         found, by_step = _trace_flow(trace, trace.region_matrix(head_mean=True), alpha)
         even, kinds = uniform_layers(trace)
         flat, flat_by_step = _trace_flow(trace, even.region_matrix(head_mean=True)[:, kinds], alpha)
+        if "rollout" in trace.arrays and alpha == _ALPHA:
+            exact, exact_by_step = _token_rollout(trace)
+            plain, plain_by_step = _token_rollout(uniform_trace(trace))
+            found, flat = found | exact, flat | plain
+            columns = cell_columns(_ROLLOUT_KEYS, value=exact_by_step, uniform=plain_by_step)
+            panel.next_to("flow_rollout", _ROLLOUT_KEYS).add(trace, _named(trace, columns))
         if by_step:
             columns = cell_columns(_STEP_KEYS, value=by_step, uniform=flat_by_step)
             panel.next_to("flow_steps", _STEP_KEYS).add(trace, _named(trace, columns))
@@ -116,6 +126,22 @@ def _trace_flow(trace: Trace, matrices: Array, alpha: float) -> tuple[dict[Any, 
     source = labels.index(ANSWER)
     steps = {(gold, name): np.where(there[:, 0, source], matrix[:, source], np.nan) for name, matrix in rolled.items()}
     return cells, steps
+
+
+def _token_rollout(trace: Trace) -> tuple[dict[Any, Array], dict[Any, Array]]:
+    """Exact token rollout summed by region: between regions, mean over the steps at which the source has rows; and
+    [step, region] from all rows of the answer, and from those that fill a slot at the step."""
+    labels, gold = trace.region_labels, gold_label(trace)
+    whole = trace.region_rollout()[:, -1].astype(np.float64)  # [step, region, region]
+    there = whole.sum(axis=-1, keepdims=True) > 1e-6
+    cells = {(gold, "token_rollout", "pooled", "all", None): mean_known(whole, there)}
+    source = labels.index(ANSWER)
+    committing = np.full(whole[:, source].shape, np.nan)
+    for step in np.unique(trace.commit_step[trace.commit_step >= 0]):
+        own = trace.commit_rollout[trace.commit_step == step][:, -1, : len(labels)]
+        committing[step] = own.mean(axis=0)
+    answer = np.where(there[:, source], whole[:, source], np.nan)
+    return cells, {(gold, "answer"): answer, (gold, "committing"): committing}
 
 
 def _named(trace: Trace, columns: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from floatscope.analysis.uniform import has_uniform
 from floatscope.errors import UserError
 from floatscope.files import replace_bytes, write_errors
 from floatscope.statistics import bootstrap_mean, sign_flip_test
@@ -194,6 +195,8 @@ def collect(traces: Iterable[Trace], keys: Sequence[str], measure: Measure, seed
     panel = Panel(tuple(keys))
     number = -1
     for number, trace in enumerate(traces):
+        if not has_uniform(trace):
+            panel.note("The column 'uniform' is null for traces whose steps computed some rows over a cache.")
         columns = measure(trace, np.random.default_rng((seed, number)), panel)
         if columns is not None:
             panel.add(trace, columns)

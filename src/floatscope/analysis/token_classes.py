@@ -20,12 +20,10 @@ from floatscope.analysis.results import LABELS, NUMBERS, Controls, Options, Pane
 from floatscope.analysis.uniform import uniform_layers
 from floatscope.canvas import SCAFFOLD, positions
 from floatscope.errors import UserError
-from floatscope.token_text import text_class
+from floatscope.token_text import LEXICAL, STRUCTURAL, text_class
 from floatscope.traces import Trace
 
 CLASSES = ("mask", "special", "whitespace", "punctuation", "scaffold", "function", "number", "content")
-STRUCTURAL = ("special", "whitespace", "punctuation", "scaffold")
-LEXICAL = ("content", "number")
 PHASES = ("early", "midway", "late")
 TREATMENTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "function words apart": (STRUCTURAL, LEXICAL),

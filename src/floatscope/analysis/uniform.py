@@ -22,24 +22,42 @@ _MADE = (
     *("received", "received_answer", "received_masked", "seen_by", "group_rows"),
     *("region_attention", "commit_mass", "commit_entropy", "attention"),
 )
+_ROLLED = ("rollout", "commit_rollout")
+"""Made with all layers only: each goes on from the one before."""
 
 
 def uniform_layers(trace: Trace) -> tuple[Trace, NDArray[np.int64]]:
     """The same with one head and one layer of each kind, and the kind of each layer: most models have one kind."""
-    even = UniformAttention(trace, reduced=True)
-    return dataclasses.replace(trace, arrays=LazyArrays(even.shapes, even.make)), even.which
+    return _made(trace, reduced=True)
 
 
 def on_uniform(trace: Trace, measured: Callable[[Trace], Mapping[Any, NDArray[Any]]]) -> dict[Any, NDArray[Any]]:
     """What a measure, an array [layer, ...] for each of its labels, gives for uniform attention."""
+    if not has_uniform(trace):
+        return {label: np.full(np.shape(values), np.nan) for label, values in measured(trace).items()}
     even, kinds = uniform_layers(trace)
     return {label: values[kinds] for label, values in measured(even).items()}
 
 
 def uniform_trace(trace: Trace) -> Trace:
     """The trace of uniform attention under the same visibility; arrays are made when first used."""
-    even = UniformAttention(trace)
-    return dataclasses.replace(trace, arrays=LazyArrays(even.shapes, even.make))
+    return _made(trace)[0]
+
+
+def has_uniform(trace: Trace) -> bool:
+    """Whether this control is made: not of steps that computed some rows over a cache, or an active block."""
+    whole = trace.kind == "arm" or bool((trace.rows == len(trace.canvas)).all())
+    return whole and not trace.visibility.startswith("active_block")
+
+
+def _made(trace: Trace, reduced: bool = False) -> tuple[Trace, NDArray[np.int64]]:
+    """Uniform attention, and the kind of each layer; where it is not made, every number is nan."""
+    if has_uniform(trace):
+        even = UniformAttention(trace, reduced)
+        return dataclasses.replace(trace, arrays=LazyArrays(even.shapes, even.make)), even.which
+    shapes = {name: array_shape(trace.arrays, name) for name in _MADE if name in trace.arrays}
+    unknown = LazyArrays(shapes, lambda name: np.full(shapes[name], np.nan))
+    return dataclasses.replace(trace, arrays=unknown), np.arange(trace.layers)
 
 
 def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -49,11 +67,6 @@ def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], N
     window, under bidirectional the first one, which half a window of rows sees.
     """
     tokens = len(trace.canvas)
-    if trace.kind != "arm" and (trace.rows < tokens).any():
-        raise UserError(
-            f"The trace of {trace.model!r} has steps that computed some rows over a cache: uniform attention is not "
-            "known for them; trace it without a cache."
-        )
     rows = np.arange(int(trace.rows[-1]))
     kinds, which = np.unique(trace.seen_by, axis=0, return_inverse=True)
     widest = kinds.max(axis=1)[:, None].astype(np.int64)
@@ -69,8 +82,8 @@ def visible_spans(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], N
         first = np.zeros_like(last)
     else:
         raise UserError(
-            f"The visibility {trace.visibility!r} of the trace of {trace.model!r} is not known; use "
-            "bidirectional, causal or block_causal(k)."
+            f"The control of uniform attention is not made for the visibility {trace.visibility!r} of the trace of "
+            f"{trace.model!r}, only for bidirectional, causal or block_causal(k): leave it out of analyses."
         )
     return np.clip(first, 0, tokens), np.clip(last, 0, tokens), which.reshape(-1)
 
@@ -86,7 +99,7 @@ class UniformAttention:
         heads = trace.heads if "region_attention" in trace.arrays and not reduced else 1
         sizes = {"layer": len(self._layers), "head": heads}
         self.shapes: dict[str, tuple[int, ...]] = {}
-        for name in _MADE:  # as captured, but for the layers and heads left out
+        for name in (*_MADE, *(() if reduced else _ROLLED)):  # as captured, but for the layers and heads left out
             if name in trace.arrays:
                 axes = zip(ARRAYS[name].axes, array_shape(trace.arrays, name), strict=True)
                 self.shapes[name] = tuple(sizes.get(axis, size) for axis, size in axes)
@@ -106,8 +119,11 @@ class UniformAttention:
         rows = trace.slots - (trace.logits != "same")
         if name.startswith("received"):
             made = self._received(name)
+        elif name in _ROLLED:
+            rolled = self._rolled()
+            return self._by_group(rolled) if name == "rollout" else rolled[:, rows].swapaxes(0, 1).astype(np.float32)
         elif name == "region_attention":
-            made = self._region_attention()
+            made = self._by_group(self._column_mass())
         elif name == "commit_mass":
             made = self._column_mass()[:, rows].swapaxes(0, 1)
         else:
@@ -142,22 +158,37 @@ class UniformAttention:
                 made[number, kind] = np.cumsum(starts - stops)[:tokens] / rows.sum()
         return made[back.reshape(-1)]
 
-    def _column_mass(self) -> NDArray[np.float64]:
-        """[kind, row, column] a row's mass on each column set."""
+    def _members(self) -> NDArray[np.float64]:
+        """[token, column] which tokens each column set has."""
         trace = self._trace
-        inside = np.zeros((len(trace.canvas) + 1, len(trace.column_labels)))
+        inside = np.zeros((len(trace.canvas), len(trace.column_labels)))
         for number, label in enumerate(trace.column_labels):
-            places = trace.marks[label] if label in trace.marks else positions(trace.regions, label)
-            inside[places + 1, number] = 1
-        before = np.cumsum(inside, axis=0)  # [token + 1, column] members up to a token
+            inside[trace.marks[label] if label in trace.marks else positions(trace.regions, label), number] = 1
+        return inside
+
+    def _mixed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[kind, row, column]: the mean of values [token, column] over what each row sees."""
+        before = np.cumsum(np.concatenate([np.zeros_like(values[:1]), values]), axis=0)  # [token + 1, column]
         return (before[self._last] - before[self._first]) * self._share[..., None]
 
-    def _region_attention(self) -> NDArray[Any]:
-        """[step, kind, group, column]"""
+    def _column_mass(self) -> NDArray[np.float64]:
+        """[kind, row, column] a row's mass on each column set."""
+        return self._mixed(self._members())
+
+    def _rolled(self) -> NDArray[np.float64]:
+        """[layer, row, column] rollout through the layers up to each one."""
+        values, rows, found = self._members(), self._share.shape[1], []
+        for kind in self.which:
+            values = values.copy()
+            values[:rows] = (self._mixed(values)[kind] + values[:rows]) / 2
+            found.append(values[:rows])
+        return np.stack(found)
+
+    def _by_group(self, mass: NDArray[np.float64]) -> NDArray[Any]:
+        """[step, kind, group, column] the mean over the rows of each group, of mass [kind, row, column]."""
         trace = self._trace
-        mass = self._column_mass()
         labels = trace.group_labels
-        made = np.zeros((trace.steps, len(self._share), len(labels), mass.shape[-1]), np.float32)
+        made = np.zeros((trace.steps, len(mass), len(labels), mass.shape[-1]), np.float32)
         group = np.zeros(len(trace.canvas), np.int64)  # of each token, its slots committed
         for region in trace.regions:
             label = region.label if region.label in labels else f"{region.label}:committed"

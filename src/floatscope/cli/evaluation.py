@@ -185,7 +185,7 @@ def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
             curves[place] = replace(curve, tasks=fit)
     study = Study(
         name=name,
-        models=tuple(ModelPlan(*_named(text), asking.family, asking.dtype, asking.device) for text in asking.model),
+        models=tuple(ModelPlan(*_named(text), **asking.how) for text in asking.model),
         tasks=tasks,
         conditions=tuple(curves),
         seed=asking.seed,

@@ -82,6 +82,14 @@ def detectors() -> Parameter:
     return Parameter(help=f"What counts as an anchor. {known}.")
 
 
+def attribution_methods() -> Parameter:
+    """Help that tells every method of attribution with its cost."""
+    from floatscope.attribution import METHODS
+
+    known = "; ".join(f"{name}: {row.summary} ({row.cost} sequences)" for name, row in METHODS.items())
+    return Parameter(help=f"How it is told; D documents, S sentences, C steps with a commit. {known}.")
+
+
 def analyses() -> Parameter:
     """Help that tells every analysis."""
     from floatscope.analysis import ANALYSES

@@ -28,7 +28,7 @@ def trace(
     replay: str | None = None,
     out: Path,
     settings: flags.SamplerFlags | None = None,
-    keep: Literal["compact", "groups", "heads", "matrices"] = "compact",
+    keep: Literal["compact", "rollout", "groups", "heads", "matrices"] = "compact",
     loading: LoadFlags = LOAD_BY_DEFAULT,
 ) -> None:
     """Answer a question with a model and capture attention at every step into one file.
@@ -52,13 +52,13 @@ def trace(
     out
         Where the trace goes; its folder must exist.
     keep
-        How much to keep: compact, groups (rows by region at token resolution), heads (every head), matrices (all, for small canvases).
+        How much to keep: compact, rollout (over the layers, to regions), groups (rows by region at token resolution), heads (every head), matrices (all, for small canvases).
     """  # noqa: E501  an example must stay on one line to be copied
     from floatscope.files import writable
     from floatscope.qa.prompts import build_prompt, unknown_tokens
     from floatscope.tracing import trace as run
 
-    documents = _documents(doc, gold)
+    documents = read_documents(doc, gold)
     for text in (question, *answer, replay or ""):
         try:
             text.encode()  # bytes of another encoding come as lone surrogates, which no tokenizer takes
@@ -168,7 +168,7 @@ def families() -> None:
 
     table = Table("family", "how it is read", "checkpoints")
     for row in FAMILIES.values():
-        mask = "no mask" if row.is_arm else f"mask {row.mask_id or 'as the checkpoint says'}"
+        mask = "no mask" if row.is_arm or row.noise else f"mask {row.mask_id or 'as the checkpoint says'}"
         how = f"{row.backbone}, {row.visibility}, logits {row.logits}, {mask}, sampler {row.sampler['name']}"
         table.add_row(row.name, how, row.examples)
     console = literal_console()
@@ -176,7 +176,8 @@ def families() -> None:
     console.print("Another one can be declared in a TOML file and passed as --family my.toml.")
 
 
-def _documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
+def read_documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
+    """The documents of text files; `gold`: numbers of those that hold the evidence, from 1."""
     from floatscope.files import read_text
     from floatscope.qa.samples import Document
 

@@ -22,6 +22,16 @@ class LoadFlags:
     """float32, bfloat16, ...; default: float32 on a CPU, the checkpoint's own elsewhere."""
     device: Annotated[str | None, _LOADING] = None
     """cpu, cuda, mps, ..."""
+    mask_id: Annotated[int | None, _LOADING] = None
+    """The mask token, where the checkpoint does not say."""
+    block_size: Annotated[int | None, _LOADING] = None
+    """The block size of a model that sees in blocks, where it is neither stated nor its family's."""
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """The flags as `floatscope.load` and a study's model have them."""
+        told = {name: getattr(self, name) for name in ("family", "dtype", "device", "mask_id")}
+        return told | {"block": self.block_size}
 
     def load(self, source: str, check: bool = True) -> "Model":
         """The model, with a word on screen meanwhile."""
@@ -32,7 +42,7 @@ class LoadFlags:
         with Console(stderr=True).status(Text(f"loading {source}{note}")):
             from floatscope.models.loading import load
 
-            return load(source, family=self.family, dtype=self.dtype, device=self.device, check=check)
+            return load(source, **self.how, check=check)
 
 
 LOAD_BY_DEFAULT = LoadFlags()

@@ -11,6 +11,7 @@ from typing import Any
 from floatscope.decoding.autoregressive import AutoregressiveSampler
 from floatscope.decoding.denoising import Filling, Proposal, denoise, masked_slots
 from floatscope.decoding.dream import DreamSampler
+from floatscope.decoding.entropy_bound import EntropyBoundSampler
 from floatscope.decoding.generation import Generation, generate
 from floatscope.decoding.llada import LLaDASampler
 from floatscope.decoding.order import MaskedSampler
@@ -21,7 +22,10 @@ from floatscope.registry import Registry, did_you_mean
 
 SAMPLERS: Registry[type[Sampler]] = Registry(
     "sampler",
-    {sampler.name: sampler for sampler in (LLaDASampler, DreamSampler, ThresholdSampler, AutoregressiveSampler)},
+    {
+        sampler.name: sampler
+        for sampler in (LLaDASampler, DreamSampler, ThresholdSampler, EntropyBoundSampler, AutoregressiveSampler)
+    },
 )
 
 
@@ -44,6 +48,7 @@ __all__ = [
     "Batch",
     "Denoiser",
     "DreamSampler",
+    "EntropyBoundSampler",
     "Filling",
     "Generation",
     "LLaDASampler",

@@ -3,7 +3,7 @@
 What attention did meanwhile is left to whoever listens to the steps.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
@@ -97,10 +97,16 @@ def generate(
     `edits`: changes of attention meanwhile, a list of `fs.Edit` for all prompts, or a list of such lists.
     """
     sampler = sampler_for(denoiser, sampler)
+    apart = in_parts(
+        generate, denoiser, prompts, sampler, {"seeds": seeds, "edits": edits}, on_step=on_step, replay=replay
+    )
+    if apart is not None:
+        return apart
+    sampler = fitted(denoiser, prompts[0], sampler) if prompts else sampler
     batch = make_batch(denoiser, prompts, sampler, seeds, replay)
     if edits:
         canvases = [prompt.with_slots(sampler.length) for prompt in prompts]
-        denoiser = denoiser.edited(canvases, edits, sampler, batch.seeds)
+        denoiser = denoiser.edited(canvases, edits, sampler, batch)
     return fill(denoiser, batch, sampler, on_step)
 
 
@@ -109,6 +115,39 @@ def sampler_for(denoiser: Any, sampler: Any) -> Sampler:
     if isinstance(sampler, str):
         raise UserError(f"{sampler!r} is the name of a sampler, not a sampler: give model.sampler(name={sampler!r}).")
     return denoiser.sampler() if sampler is None else sampler
+
+
+def fitted(denoiser: Denoiser, prompt: Prompt, sampler: Sampler) -> Sampler:
+    """The sampler with as many slots as the canvas of the prompt has."""
+    return sampler.fitted(denoiser, len(prompt.ids)) if prompt.slots is None else sampler
+
+
+def in_parts(
+    run: Any, denoiser: Denoiser, prompts: list[Prompt], sampler: Sampler, listed: Mapping[str, Any], **same: Any
+) -> list[Any] | None:
+    """What `run` gives, where canvases have other numbers of slots and so run apart; None where all have as many.
+
+    listed: options that have an entry per prompt, if they are lists of such.
+    """
+    parts: dict[int, list[int]] = {}
+    for place, prompt in enumerate(prompts):
+        parts.setdefault(fitted(denoiser, prompt, sampler).length, []).append(place)
+    if len(parts) < 2:
+        return None
+    found: dict[int, Any] = {}
+    for places in parts.values():
+        own = {
+            name: [values[place] for place in places] if is_listed(values, len(prompts)) else values
+            for name, values in listed.items()
+        }
+        found |= zip(places, run(denoiser, [prompts[place] for place in places], sampler, **own, **same), strict=True)
+    return [found[place] for place in range(len(prompts))]
+
+
+def is_listed(values: Any, prompts: int) -> bool:
+    """Whether an option has an entry per prompt: seeds, tables of metadata, lists of edits."""
+    kinds = int | np.integer | Mapping | list | tuple
+    return isinstance(values, list | tuple | np.ndarray) and len(values) == prompts and isinstance(values[0], kinds)
 
 
 def fill(

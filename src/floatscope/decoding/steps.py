@@ -148,10 +148,8 @@ class Denoiser(Protocol):
         """Its own way to fill slots."""
         ...
 
-    def edited(
-        self, canvases: Sequence[Prompt], edits: Sequence[Any], sampler: Sampler, seeds: Sequence[int]
-    ) -> Denoiser:
-        """The same model with its attention changed, for these canvases."""
+    def edited(self, canvases: Sequence[Prompt], edits: Sequence[Any], sampler: Sampler, batch: Batch) -> Denoiser:
+        """The same model with its attention changed, for these canvases, which the batch was made of."""
         ...
 
     def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:
@@ -191,6 +189,10 @@ class Sampler(ABC):
     @abstractmethod
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         """Fill the batch, one forward pass per step, until nothing is left to do. The caller turns gradients off."""
+
+    def fitted(self, denoiser: Denoiser, first_slot: int) -> Sampler:
+        """The same for a prompt that ends before this position: one that fills whole blocks has more slots."""
+        return self
 
     def step_bounds(self, first_slot: int, family_block: int | None) -> tuple[int, int]:
         """The fewest and the most steps it takes to fill slots of which the first stands at this position.

@@ -4,6 +4,7 @@ Nothing a browser sends is ever a path: models are names of a list that the comm
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -28,6 +29,8 @@ class Limits:
     seed: int = 2**31 - 1
     body: int = 262_144
     """Bytes of a request."""
+    hidden: int = 64
+    """Documents and tokens that are hidden."""
     waiting: int = 8
     """Jobs that may wait behind the one that runs."""
     connections: int = 64
@@ -58,6 +61,8 @@ class Request:
     slots: int
     steps: int
     seed: int
+    hidden: tuple[str, ...] = ()
+    """What nobody may look at in a second run beside the first: documents ("doc 2") and positions of tokens ("17")."""
 
 
 def read_request(body: bytes, models: Collection[str], limits: Limits = LIMITS) -> Request:
@@ -87,7 +92,18 @@ def read_request(body: bytes, models: Collection[str], limits: Limits = LIMITS) 
         slots=_whole(table.get("slots"), "The number of answer slots", 1, limits.slots),
         steps=_whole(table.get("steps"), "The number of steps", 1, limits.steps),
         seed=_whole(table.get("seed", 0), "The seed", 0, limits.seed),
+        hidden=_hidden(table.get("hidden", []), len(documents), limits),
     )
+
+
+def _hidden(given: Any, documents: int, limits: Limits) -> tuple[str, ...]:
+    names = _list(given, "hidden documents and tokens", limits.hidden)
+    for name in names:
+        if not isinstance(name, str) or not re.fullmatch(r"doc \d{1,4}|\d{1,6}", name):
+            raise Refused(400, 'What is hidden should be documents ("doc 2") or positions of tokens ("17").')
+        if name.startswith("doc") and not 1 <= int(name[4:]) <= documents:
+            raise Refused(400, f"There is no document {int(name[4:])} to hide.")
+    return tuple(names)
 
 
 def _document(given: Any, number: int, limits: Limits) -> Document:

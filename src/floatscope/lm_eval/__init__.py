@@ -2,7 +2,7 @@
 
     python -m floatscope.lm_eval run --model floatscope --model_args pretrained=twin-llada --tasks ...
 
-Importing this registers the model; how likelihoods are computed is left to `likelihood`.
+Importing this registers the model; how likelihoods are computed is left to `models.likelihood`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import torch
 
 from floatscope.decoding import AutoregressiveSampler, LLaDASampler, Sampler, generate
 from floatscope.errors import UserError
-from floatscope.lm_eval.likelihood import Pair, log_likelihoods
+from floatscope.models.likelihood import Pair, log_likelihoods
 from floatscope.models.loading import load
 from floatscope.models.model import Model
+from floatscope.probe.edits import Edit, read_edit
 from floatscope.qa.prompts import surroundings
 from floatscope.qa.stressors import derived_seed
 
@@ -37,6 +38,8 @@ class FloatscopeLM(TemplateLM):
 
     pretrained, family, dtype, device: as in `floatscope.load`.
     mc: Monte Carlo samples of a likelihood. seed: of these and of the sampler.
+    edits: changes of attention, a list of `fs.Edit`, or a text: "block anchors(3); scale bos by 0.5". The harness's
+    prompts have the regions bos and query; positions, classes of tokens and picks by rank can be named too.
     Anything else is a setting of the sampler (steps, block, temperature, ...), `sampler` its name, and `length` the
     answer slots, in place of the task's max_gen_toks.
     """
@@ -52,6 +55,7 @@ class FloatscopeLM(TemplateLM):
         mc: int = 128,
         seed: int = 0,
         sampler: str | None = None,
+        edits: str | Sequence[Edit] = (),
         **settings: Any,
     ) -> None:
         super().__init__()
@@ -66,6 +70,8 @@ class FloatscopeLM(TemplateLM):
         if mc < 1:
             raise UserError(f"mc={mc}: a likelihood needs at least one sample.")
         self.batch_size, self.mc, self.seed = int(batch_size), mc, seed
+        texts = [text for text in edits.split(";") if text.strip()] if isinstance(edits, str) else []
+        self.edits = list(map(read_edit, texts)) if isinstance(edits, str) else list(edits)
         own = dict(self.model.family.sampler)
         self._settings = (own if sampler in (None, own["name"]) else {"name": sampler}) | settings
         self._sampler({})  # a mistake in the settings is told before anything runs
@@ -120,7 +126,8 @@ class FloatscopeLM(TemplateLM):
             sampler = self._sampler(wanted)
             prompts = [self._fitted(self.tok_encode(context), sampler.length) for context, _ in batch]
             seeds = [derived_seed(self.seed, context) for context, _ in batch]
-            for asked, generation in zip(batch, generate(self.model, prompts, sampler, seeds), strict=True):
+            done = generate(self.model, prompts, sampler, seeds, edits=self.edits)
+            for asked, generation in zip(batch, done, strict=True):
                 text = self.model.text(generation.answer, strip=False)
                 ends = (text.find(stop) for stop in stops if stop and stop in text)
                 answers.append(text[: min(ends, default=len(text))])
@@ -139,7 +146,7 @@ class FloatscopeLM(TemplateLM):
 
     def _loglikelihood_tokens(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
         pairs = [Pair(tuple(self._fitted(context, len(after))), tuple(after)) for _, context, after in requests]
-        values = log_likelihoods(self.model, pairs, self.mc, self.seed, self.batch_size)
+        values = log_likelihoods(self.model, pairs, self.mc, self.seed, self.batch_size, self.edits)
         return list(zip(values, self._greedy(pairs), strict=True))
 
     def _greedy(self, pairs: Sequence[Pair]) -> list[bool]:
@@ -155,7 +162,7 @@ class FloatscopeLM(TemplateLM):
                 continue
             arm = self.model.family.is_arm
             sampler = AutoregressiveSampler(length=length) if arm else LLaDASampler(steps=length, length=length)
-            done = generate(self.model, [list(pair.context) for pair in batch], sampler)
+            done = generate(self.model, [list(pair.context) for pair in batch], sampler, edits=self.edits)
             found += [tuple(one.answer.tolist()) == pair.continuation for pair, one in zip(batch, done, strict=True)]
         return order.get_original(found)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +31,8 @@ class Finding:
 
 def check(model: Model) -> list[Finding]:
     """A few small forwards that show whether what the probe reports is what the model does."""
+    if model.canvas is not None:
+        return _check_canvases(model)
     window = getattr(model.config, model.window_field, None)
     tokens = max(LEAST_TOKENS, (model.block or 0) + LEAST_TOKENS // 2)
     # Beyond a sliding window not every visible pair has a layer that joins it.
@@ -73,6 +78,53 @@ def check(model: Model) -> list[Finding]:
         Finding("tokens act where they are visible", bool((changed == rows).all()), moved),
         Finding("left pads change nothing", pads < tolerance, f"largest relative error {pads:.1e}"),
         *beyond,
+    ]
+
+
+def _check_canvases(model: Model) -> list[Finding]:
+    """Two steps over one canvas, with the probe and without: of a model that is denoised over a cache."""
+    settings = {"steps": 2, "length": model.canvas}
+    low, high = model.vocabulary // 4, model.vocabulary // 2
+    ids = torch.randint(low, high, (LEAST_TOKENS,), generator=torch.Generator().manual_seed(0))
+    sums: list[Tensor] = []
+    outside: list[Tensor] = []
+
+    @contextmanager
+    def probed(rows: range, keys: range, open_rows: bool) -> Iterator[None]:
+        places, seen = torch.arange(rows.start, rows.stop), torch.arange(keys.stop)
+        columns, none = torch.ones(len(seen), 1), torch.zeros(0, dtype=torch.long)
+        layout = Layout(places, seen, torch.arange(len(places)), len(places), columns, none)
+
+        def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
+            matrix = statistics.group_sums.cpu()  # [H, R, K]: every row is a group of its own
+            later = geometry.layout.keys[None].cpu() > places[:, None]
+            sums.append(matrix.sum(-1).flatten())
+            outside.append(matrix[:, later & (not open_rows)].sum()[None])
+
+        with probing(Probe([0], [layout], listen, model.layers)):
+            yield
+
+    def run(watched: Callable[[range, range, bool], Any]) -> Tensor:
+        canvases = model.canvases(settings, ids, seed=0)
+        canvases.read(watched)
+        logits = []
+        for left in (2, 1):
+            canvases.denoise(left, watched)
+            logits.append(canvases.logits)
+        return torch.cat(logits)
+
+    with torch.inference_mode():
+        bare, seen = run(lambda *_: nullcontext()), run(probed)
+    tolerance = 1e-3 if model.backbone.dtype == torch.float32 else 5e-2
+    error = float((torch.cat(sums) - 1).abs().max())
+    apart = float((bare - seen).abs().max() / bare.abs().max())
+    leak = float(torch.cat(outside).sum())
+    return [
+        Finding("rows sum to 1", error < 1e-4, f"largest error {error:.1e} over {len(sums)} layers of three passes"),
+        Finding("output equals SDPA", apart < tolerance, f"largest relative error of the logits {apart:.1e}"),
+        Finding(
+            "attention follows visibility", leak == 0, f"{model.visibility}: mass after a row that reads {leak:.1e}"
+        ),
     ]
 
 

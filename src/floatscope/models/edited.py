@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from floatscope.canvas import MASKED, Prompt
+from floatscope.decoding.generation import fill
 from floatscope.decoding.steps import Batch, Sampler
 from floatscope.errors import UserError
 from floatscope.models.model import Model
@@ -25,30 +26,39 @@ Edits = Sequence[Edit] | Sequence[Sequence[Edit]]
 
 
 def make_editors(
-    model: Model, canvases: Sequence[Prompt], edits: Edits, sampler: Sampler, seeds: Sequence[int]
+    model: Model, canvases: Sequence[Prompt], edits: Edits, sampler: Sampler, batch: Batch
 ) -> list[Editor]:
-    """An Editor per canvas (a prompt with its slots); mistakes that the canvas shows are told here."""
+    """An Editor per canvas (a prompt with its slots) of a batch; mistakes that the canvas shows are told here."""
     for_all = [edit for edit in edits if isinstance(edit, Edit)]
     lists = [list(own) for own in edits if not isinstance(own, Edit)] or [for_all] * len(canvases)
     known = all(isinstance(edit, Edit) for own in lists for edit in own)
     if not known or len(lists) != len(canvases) or (for_all and len(for_all) != len(edits)):
         raise UserError(f"edits should be a list of fs.Edit, or {len(canvases)} such lists, one per prompt.")
     editors = []
-    for own, canvas, seed in zip(lists, canvases, seeds, strict=True):
+    for own, canvas, seed in zip(lists, canvases, batch.seeds, strict=True):
         assert canvas.slots is not None
         _, most = sampler.step_bounds(int(canvas.slots[0]), model.block)
         classes = [] if model.tokenizer is None else [text_class(text) for text in model.token_texts(canvas.ids)]
+        own = [edit.for_model(model.name) for edit in own]
         editors.append(Editor(own, canvas, model.layers, most, seed, model.is_arm, classes))
+    if any(editor.needs_run for editor in editors):
+        for editor in editors:
+            editor.unedited_run = True
+        fill(EditedModel(model, editors), batch, sampler)
+        for editor in editors:
+            editor.end_unedited_run()
     return editors
 
 
 class EditedModel:
     """Scores and extends as the model does, under the edits of each sample."""
 
-    def __init__(self, model: Model, editors: Sequence[Editor]) -> None:
-        self.model, self.editors = model, editors
+    def __init__(self, model: Model, editors: Sequence[Editor], donors: Mapping[int, int] | None = None) -> None:
+        """`donors`: for samples that are patched, the sample that they are patched from, which comes before them."""
+        self.model, self.editors, self.donors = model, editors, donors or {}
         self.mask_id, self.eos_ids, self.is_arm = model.mask_id, model.eos_ids, model.is_arm
         self.block, self.context = model.block, model.context
+        self.canvas, self.canvases, self.canvas_settings = model.canvas, model.canvases, model.canvas_settings
         self.sampler, self.edited = model.sampler, model.edited
         self._workspace = Workspace()
         self._index = -1
@@ -58,14 +68,14 @@ class EditedModel:
         if not conditional:
             return self.model.score(batch, columns, conditional)
         self._index += 1
-        rows = self.model.rows(columns, batch.pads) - batch.pads[:, None]
+        rows = self.model.rows(columns, batch.pads, batch.slots[:, :1]) - batch.pads[:, None]
         for editor, state, own in zip(self.editors, batch.state, rows, strict=False):  # there may be none at all
             editor.begin(self._index, len(editor.sets["open"]), state == MASKED, own.unique())
         layouts = self.layouts(batch, rows)
         if self._index == 0 and any(editor.needs_pass for editor in self.editors):
-            with watching(self.editors), probing(self._probe(batch.pads, layouts)):
+            with watching(self.editors), probing(self.probe(batch.pads, layouts)):
                 self.model.forward(batch.tokens, batch.pads, columns[:, :1])
-        with probing(self._probe(batch.pads, layouts)):
+        with probing(self.probe(batch.pads, layouts)):
             return self.model.score(batch, columns)
 
     def extend(self, tokens: Tensor, pads: Tensor, cache: Any) -> tuple[Tensor, Any]:
@@ -79,10 +89,18 @@ class EditedModel:
             editor.begin(self._index, total - pad, torch.arange(len(editor.slots)) >= self._index, keys[-1:])
             layouts.append(plain_layout(keys[max(0, seen - pad) :], keys))
         if self._index == 0 and any(editor.needs_pass for editor in self.editors):
-            with watching(self.editors), probing(self._probe(pads, layouts)):
+            with watching(self.editors), probing(self.probe(pads, layouts)):
                 self.model.extend(tokens, pads, None)
-        with probing(self._probe(pads, layouts)):
+        with probing(self.probe(pads, layouts)):
             return self.model.extend(tokens, pads, cache)
+
+    def watching(
+        self, batch: Batch, sample: int, rows: range, keys: range, open_rows: bool
+    ) -> AbstractContextManager[None]:
+        """Around one pass over a canvas of one sample, in which nothing is edited."""
+        if self.editors:
+            raise UserError(f"The attention of {self.model.name} cannot be edited: it is denoised canvas by canvas.")
+        return nullcontext()
 
     def layouts(self, batch: Batch, rows: Tensor) -> list[Layout | None]:
         """What is counted of each sample in a step of denoising; `rows` [B, N] may fill a slot."""
@@ -97,9 +115,12 @@ class EditedModel:
         """One layer of one sample came by."""
         self.editors[sample].see(layer, statistics, geometry)
 
-    def _probe(self, pads: Tensor, layouts: Sequence[Layout | None]) -> Probe:
+    def probe(self, pads: Tensor, layouts: Sequence[Layout | None]) -> Probe:
+        """The probe of one pass."""
         layers, workspace = self.model.layers, self._workspace
-        return Probe(pads.tolist(), layouts, self.listener(), layers, workspace, self.editors)
+        return Probe(
+            pads.tolist(), layouts, self.listener(), layers, workspace, self.editors, donors=self.donors
+        )  # fmt: skip
 
 
 @contextmanager

@@ -21,10 +21,12 @@ from floatscope.files import read_json
 from floatscope.models.adapters import Fork, adapter_files, check_parent, is_adapter, merge, read_fork
 from floatscope.models.calls import refuse_layers, refuse_mismatch, transformers_call
 from floatscope.models.check import require
-from floatscope.models.families import Family, get_family, recognise
+from floatscope.models.families import get_family
+from floatscope.models.family import Family
 from floatscope.models.gguf import load_gguf
 from floatscope.models.model import Model
 from floatscope.models.pulling import HUB_PATTERNS, find_parent
+from floatscope.models.recognising import recognise
 from floatscope.models.shipped import UNTRAINED, shipped
 from floatscope.models.tokenizer import load_tokenizer
 from floatscope.models.twins import UNTRAINED_SEED, untrained_twin
@@ -43,6 +45,7 @@ def load(
     device: str | torch.device | None = None,
     device_map: str | dict[str, Any] | None = None,
     mask_id: int | None = None,
+    block: int | None = None,
     check: bool = True,
 ) -> Model:
     """Load a checkpoint for denoising and tracing.
@@ -50,10 +53,11 @@ def load(
     source: a folder (a checkpoint, or an adapter beside its parent's name), a .gguf file, a twin that comes with the
     package ("twin-llada", "twin-llada-untrained", ...), a pulled parent ("smollm2-135m") or a fork of it
     ("smollm2-dream", "smollm2-dream-untrained", ...), or a hub id (the only thing that is ever downloaded).
-    family: a registered name or a TOML file; recognised from config.json when left out.
+    family: a registered name or a TOML file; recognised from config.json and the tensors when left out.
     dtype: "float32", "bfloat16", ...; default: float32 on a CPU, the checkpoint's own elsewhere.
     device, device_map: where the weights go; device_map needs nothing else.
     mask_id: the mask token, where the checkpoint does not say and the family has no default.
+    block: the block size, where it is neither stated nor the family's; the model then sees as block_causal says.
     check: let the tap prove itself on the model, with a few forwards over a dozen tokens.
     """
     if device is not None and device_map is not None:
@@ -70,8 +74,8 @@ def load(
         backbone, tokenizer = load_gguf(path, common)
     else:
         config = read_config(path)
-        chosen = get_family(family) if family is not None else place.family(config)
         refuse_pickles(path)
+        chosen = get_family(family) if family is not None else place.family(config)
         backbone = _load_safetensors(path, config, chosen, common)
         tokenizer = load_tokenizer(path, chosen, config.get("model_type"))
     if target is not None:
@@ -87,7 +91,7 @@ def load(
             tokenizer.chat_template = None
     refuse_broken(backbone, str(source))
     mask_id = fork.mask_id if fork is not None and mask_id is None else mask_id
-    model = Model(backbone, chosen, tokenizer, name=_name(source), mask_id=mask_id)
+    model = Model(backbone, chosen, tokenizer, name=_name(source), mask_id=mask_id, block=block)
     return require(model) if check else model
 
 
@@ -101,7 +105,17 @@ def load_untrained(source: str, **settings: Any) -> Model:
     return model
 
 
-DECIDING = ("*.safetensors", "*config.json", "*token*.json", "vocab.*", "merges.txt", "*.model", "*.jinja")
+DECIDING = (
+    "*.safetensors",
+    "*config.json",
+    "*token*.json",
+    "*.index.json",
+    "chat_template.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+    "*.jinja",
+)
 """Names of the files of a checkpoint that decide what it answers."""
 
 
@@ -117,8 +131,14 @@ class Place:
     """None in a fork before training, too."""
 
     def family(self, config: Mapping[str, Any]) -> Family:
-        """As config.json says, or as the parent was made into."""
-        found = recognise(config, self.source)
+        """As config.json and the tensors say, or as the parent was made into."""
+        twins = [folder / "config.json" for folder in shipped().values() if (folder / "config.json").exists()]
+        # A twin, or a copy of one, is known: all share a tokenizer with a mask token. A fork says what its parent is.
+        known = self.fork or any(read_json(twin) == config for twin in twins)
+        mask = None if known else stated_mask(self.weights)
+        with transformers_call(str(self.weights)):
+            names = tensor_shapes(self.weights)
+        found = recognise(config, self.source, names, mask)
         if self.fork is None:
             return found
         if not found.is_arm:
@@ -210,6 +230,8 @@ def refuse_broken(backbone: torch.nn.Module, source: str) -> None:
 
 def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, common: Mapping[str, Any]) -> Any:
     import transformers
+    from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+    from transformers.core_model_loading import Split, WeightConverter
 
     for key, wanted in family.requires.items():
         if key in config and config[key] is not None and config[key] != wanted:
@@ -224,10 +246,13 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
             "such as LlamaForCausalLM"
         )
     with transformers_call(f"{path}"):
-        shapes = _shapes(path)
-        layers = [n for name, n in config.items() if name.endswith(("layers", "layer")) and isinstance(n, int)]
+        shapes = tensor_shapes(path)
+        parts = [config, *(part for part in config.values() if isinstance(part, dict))]
+        stated = [entry for part in parts for entry in part.items()]
+        layers = [n for name, n in stated if name.endswith(("layers", "layer")) and isinstance(n, int)]
         refuse_layers(path, max(layers, default=0), len(shapes))
-        if auto := family.backbone.startswith("Auto"):
+        auto = family.backbone.startswith("Auto")
+        if auto or "text_config" in config:
             made = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
         else:
             made = backbone_config(config, family, cls.config_class)
@@ -240,16 +265,39 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
                 "one of them is damaged"
             )
         # Spelled out one by one: transformers' own patterns apply one after the other and know only one group.
-        names = {f"^{re.escape(name)}$": new for name in shapes if (new := family.backbone_name(name)) != name}
+        new = {name: family.backbone_names(name) for name in shapes}
+        renamed = {_exactly(name): others[0] for name, others in new.items() if len(others) == 1 and others != [name]}
+        splits = {name: others for name, others in new.items() if len(others) > 1}
+        for name, others in splits.items():
+            sizes = [len(skeleton.get_parameter(other)) for other in others]
+            if sum(sizes) != shapes[name][0]:
+                raise UserError(f"{path}: tensor {name} is {shapes[name]}, which does not split into {sizes} rows")
+        if splits:  # under the class's name, in place of what an earlier load put there: the names are this folder's
+            converters: list[Any] = [
+                WeightConverter(_exactly(name), others, [Split(0)]) for name, others in splits.items()
+            ]
+            register_checkpoint_conversion_mapping(cls.__name__, converters, overwrite=True)
         backbone, info = cls.from_pretrained(
             path, config=made, use_safetensors=True, trust_remote_code=False, local_files_only=True,
-            output_loading_info=True, ignore_mismatched_sizes=True, key_mapping=names or None, **common,
+            output_loading_info=True, ignore_mismatched_sizes=True, key_mapping=renamed or None, **common,
         )  # fmt: skip
     refuse_mismatch(path, info)
     return backbone
 
 
-def _shapes(folder: Path) -> dict[str, Any]:
+def _exactly(name: str) -> str:
+    return f"^{re.escape(name)}$"
+
+
+def stated_mask(folder: Path) -> object:
+    """The mask token that the tokenizer or the generation config of a folder states, if any."""
+    for name, field in (("generation_config.json", "mask_token_id"), ("tokenizer_config.json", "mask_token")):
+        if (folder / name).exists() and (found := read_json(folder / name).get(field)) is not None:
+            return found
+    return None
+
+
+def tensor_shapes(folder: Path) -> dict[str, Any]:
     """The shape of each tensor, from the headers of the files."""
     shapes: dict[str, Any] = {}
     for file in sorted(folder.glob("*.safetensors")):

@@ -6,8 +6,8 @@ Knows transformers and its family's sampler; nothing of attention statistics (pr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,8 @@ from torch import Tensor
 from floatscope.canvas import Prompt
 from floatscope.decoding import Batch, Sampler
 from floatscope.errors import UserError
-from floatscope.models.families import Family
+from floatscope.models.canvases import Canvases, generation_config
+from floatscope.models.family import Family
 from floatscope.models.visibility import Visibility
 from floatscope.probe.attention import IMPLEMENTATION, only_samples
 
@@ -48,19 +49,25 @@ class Model:
     """
 
     def __init__(
-        self, backbone: Any, family: Family, tokenizer: Any = None, name: str = "model", mask_id: int | None = None
+        self,
+        backbone: Any,
+        family: Family,
+        tokenizer: Any = None,
+        name: str = "model",
+        mask_id: int | None = None,
+        block: int | None = None,
     ) -> None:
         self.backbone = backbone.eval()
         self.family = family
         self.tokenizer = tokenizer
         self.name = name
-        self.visibility = self._block_size(family)
+        self.visibility = self._block_size(family, block)
         if self.block is not None and (window := self.window) is not None:
             raise UserError(
                 f"{name}: layers with a sliding window of {window} tokens under {self.visibility} are not computed: "
                 "this model cannot be traced faithfully"
             )
-        self.mask_id = None if family.is_arm else self._mask_id(mask_id)
+        self.mask_id = None if family.is_arm or family.noise else self._mask_id(mask_id)
         self.eos_ids = self._eos_ids()
         self._listener: Callable[[Reading], object] | None = None
         self._hidden = False
@@ -115,7 +122,12 @@ class Model:
     @property
     def block(self) -> int | None:
         """Block size under block_causal visibility."""
-        return self.visibility.block
+        return self.visibility.block if self.visibility.kind == "block_causal" else None
+
+    @property
+    def canvas(self) -> int | None:
+        """Slots that are denoised together from noise, in families without a mask token."""
+        return self.visibility.block if self.family.noise else None
 
     @property
     def device(self) -> torch.device:
@@ -128,13 +140,15 @@ class Model:
         An override of None is left out, and a setting that the sampler does not have is refused. `wishes`: settings
         for samplers that have them; the others leave them out.
         """
+        if "block" in self.family.sampler and "name" not in overrides:  # that of the checkpoint, not of the row
+            overrides = {"block": self.visibility.block} | overrides
         return self.family.make_sampler(wishes, **overrides)
 
-    def edited(self, canvases: Sequence[Prompt], edits: Edits, sampler: Sampler, seeds: Sequence[int]) -> EditedModel:
+    def edited(self, canvases: Sequence[Prompt], edits: Edits, sampler: Sampler, batch: Batch) -> EditedModel:
         """The same model with its attention changed while it fills these canvases (prompts with their slots)."""
         from floatscope.models.edited import EditedModel, make_editors
 
-        return EditedModel(self, make_editors(self, canvases, edits, sampler, seeds))
+        return EditedModel(self, make_editors(self, canvases, edits, sampler, batch))
 
     def text(self, ids: Iterable[int] | NDArray[np.int64], strip: bool = True) -> str:
         """What answer tokens [A] say: decoded up to the first that ends an answer, without blanks at its ends."""
@@ -191,7 +205,16 @@ class Model:
 
     def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:
         """Logits [B, N, V] for the tokens at `columns` [B, N] of left-padded canvases."""
-        logits, states = self._run(batch.tokens, batch.pads, self.rows(columns, batch.pads))
+        first = batch.slots[:, :1]
+        mask, block = None, self.visibility.block
+        if self.visibility.kind == "active_block" and block and self.canvas is None:
+            of_block = (columns - first) // block
+            if bool((of_block != of_block[:, :1]).any()):
+                raise UserError(
+                    f"{self.name} fills a block of {block} slots at a time: give the sampler block={block}."
+                )
+            mask = self.visibility.mask(batch.tokens.shape[1], batch.pads, (first[:, 0], columns[:, 0]))
+        logits, states = self._run(batch.tokens, batch.pads, self.rows(columns, batch.pads, first), mask)
         if conditional:
             self._tell(columns, logits, states)
         return logits
@@ -200,11 +223,19 @@ class Model:
         if self._listener is not None:
             self._listener(Reading(columns, logits, torch.stack(states) if self._hidden else None))
 
-    def rows(self, positions: Tensor, pads: Tensor) -> Tensor:
-        """The rows whose output scores each position: the one before in shifted families and ARMs."""
+    def rows(self, positions: Tensor, pads: Tensor, first: Tensor | None = None) -> Tensor:
+        """The rows whose output scores each position: the one before in shifted families and ARMs.
+
+        first: the first slot of each sample [B, 1], from which active blocks are counted.
+        """
         if self.family.logits == "same":
             return positions
-        return torch.where(positions > pads[:, None], positions - 1, positions)
+        before = positions > pads[:, None]
+        if self.family.logits == "block_next":
+            before &= (
+                torch.zeros_like(before) if first is None else (positions - first) % (self.visibility.block or 1) == 0
+            )
+        return torch.where(before, positions - 1, positions)
 
     def extend(self, tokens: Tensor, pads: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Next-token logits [B, V] of an ARM after `tokens`, with its key-value cache (None at the start)."""
@@ -233,9 +264,16 @@ class Model:
         """Logits [B, N, V] of the given rows [B, N]; the LM head runs on these rows only."""
         return self._run(tokens, pads, rows)[0]
 
-    def _run(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Logits of the rows, and their states after each layer, where these are listened to."""
+    def _run(
+        self, tokens: Tensor, pads: Tensor, rows: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Logits of the rows, and their states after each layer, where these are listened to.
+
+        mask: who sees whom, where that is not the same in every pass.
+        """
         self._check(tokens)
+        if self.canvas is not None:
+            raise UserError(f"{self.name} is denoised canvas by canvas over a cache: it has no logits of a whole text")
         tokens, pads, rows = (given.to(self.device) for given in (tokens, pads, rows))
         padded, masked_lm = bool(pads.any()), self.family.backbone == "AutoModelForMaskedLM"
         if padded and masked_lm:
@@ -244,8 +282,9 @@ class Model:
         inputs: dict[str, Any] = {"input_ids": tokens} if masked_lm else {"input_ids": tokens, "use_cache": False}
         place = torch.arange(tokens.shape[1], device=tokens.device)[None] - pads[:, None]
         if self.block:
-            seen = self.visibility.mask(tokens.shape[1], pads if padded else pads[:1])
-            inputs["attention_mask"] = seen.expand(len(tokens), -1, -1, -1)
+            mask = self.visibility.mask(tokens.shape[1], pads if padded else pads[:1])
+        if mask is not None:
+            inputs["attention_mask"] = mask.to(tokens.device).expand(len(tokens), -1, -1, -1)
         elif padded:
             inputs["attention_mask"] = (place >= 0).long()
         if padded:
@@ -272,6 +311,22 @@ class Model:
         logits, *states = (torch.cat(part)[places] for part in zip(*parts, strict=True))
         return logits, states
 
+    def canvases(self, settings: Mapping[str, Any], ids: Tensor, seed: int) -> Canvases:
+        """A run over canvases after the ids [P], with the settings of a sampler: of families without a mask token."""
+        return Canvases(self.backbone, generation_config(self.backbone, settings), ids, seed)
+
+    def canvas_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The same settings, with the checkpoint's own in place of None."""
+        config = generation_config(self.backbone, settings)
+        own = {"steps": config.max_denoising_steps, "entropy_bound": config.sampler_config.entropy_bound}
+        return {name: own.get(name, getattr(config, name, value)) for name, value in settings.items()}
+
+    def watching(
+        self, batch: Batch, sample: int, rows: range, keys: range, open_rows: bool
+    ) -> AbstractContextManager[None]:
+        """Around one pass over a canvas of one sample, for whoever watches: its rows and its keys as positions."""
+        return nullcontext()
+
     def _check(self, tokens: Tensor, seen: int = 0) -> None:
         if tokens.numel() == 0:
             raise UserError("the canvas is empty: give at least one token")
@@ -285,14 +340,22 @@ class Model:
         if low < 0 or high >= self.vocabulary:
             raise UserError(f"token id {low if low < 0 else high} is outside the vocabulary of {self.vocabulary}")
 
-    def _block_size(self, family: Family) -> Visibility:
-        stated = getattr(self.config, family.block_field, None) if family.block_field else None
+    def _block_size(self, family: Family, given: int | None) -> Visibility:
+        if given is not None and (family.is_arm or family.noise):
+            raise UserError(f"{self.name} is of family {family.name}, whose blocks cannot be chosen: leave block out")
+        if given is not None:
+            kind = family.visibility.kind
+            return Visibility(kind if "block" in kind else "block_causal", given)
+        configs = (self.config, self.backbone.config)
+        stated = [getattr(config, family.block_field, None) for config in configs] if family.block_field else []
+        stated = next((one for one in stated if one is not None), None)
         if stated is not None and (not isinstance(stated, int) or isinstance(stated, bool) or stated < 1):
             raise UserError(f"{self.name}: config field {family.block_field} is {stated!r}, not a block size")
-        return Visibility("block_causal", stated) if stated else family.visibility
+        return replace(family.visibility, block=stated) if stated else family.visibility
 
     def _mask_id(self, given: int | None) -> int:
-        stated = [getattr(where, "mask_token_id", None) for where in (self.config, self.tokenizer)]
+        generation = getattr(self.backbone, "generation_config", None)
+        stated = [getattr(where, "mask_token_id", None) for where in (self.config, self.tokenizer, generation)]
         found = next((one for one in (given, *stated, self.family.mask_id) if one is not None), None)
         if found is None:
             raise UserError(f"{self.name}: neither config nor tokenizer states a mask token; pass mask_id")

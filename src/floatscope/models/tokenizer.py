@@ -13,7 +13,7 @@ from typing import Any
 from floatscope.errors import UserError
 from floatscope.files import read_json
 from floatscope.models.calls import transformers_call
-from floatscope.models.families import Family
+from floatscope.models.family import Family
 
 FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

@@ -118,7 +118,9 @@ def save_twin(twin: str, model: LlamaForCausalLM, tokenizer: Any, folder: Path) 
     save_weights(twin, model, folder)
     family, config = FAMILIES[FAMILY_OF[twin]], cast(Any, model.config)
     values = {name: getattr(config, name) for name in STATED} | {"rope_theta": config.rope_parameters["rope_theta"]}
-    if not family.is_arm:
+    if family.is_arm:
+        values["floatscope_family"] = family.name  # its tokenizer has a mask token all the same
+    else:
         values["mask_token_id"] = tokenizer.mask_token_id
     if family.config:  # in the words that the family reads it by
         values = {word: values[name] for word, name in family.config.items()}

@@ -6,7 +6,7 @@ drops causal and padding masks silently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -113,6 +113,11 @@ class Probe:
     """What changes each sample; empty: nothing at all."""
     extra: list[Tensor | None] = field(default_factory=list)
     """Per sample the extra value columns [K, E] of the next layer, which the listener may replace; empty: none."""
+    alpha: float | None = None
+    """The weight of attention in a rollout of these columns, X <- alpha mean_h(A_h X) + (1 - alpha) X from layer to
+    layer; None: they stay as they are."""
+    donors: Mapping[int, int] = field(default_factory=dict)
+    """For samples that are patched, the sample before them, of the same length, that they are patched from."""
     layers: list[int] = field(default_factory=list)
     """The layers that came by, in the order of their calls."""
     masks: dict[tuple[int, ...], tuple[Any, Tensor]] = field(default_factory=dict)
@@ -191,6 +196,7 @@ def only_samples(samples: Sequence[int]) -> Iterator[None]:
         masks={},
         edits=[whole.edits[sample] for sample in samples] if whole.edits else (),
         extra=[whole.extra[sample] for sample in samples] if whole.extra else [],
+        donors={samples.index(one): samples.index(donor) for one, donor in whole.donors.items() if one in samples},
     )
     with probing(part):
         yield
@@ -237,7 +243,11 @@ def _probed(
             continue  # a finished sample: nobody reads its output
         layout, pad = _in_window(whole.to(query.device), int(probe.pads[sample]), key.shape[2])
         skip = max(0, pad - (key.shape[2] - rows))  # rows that are pads: none where the rows are a block over a cache
-        inputs = Inputs(query[sample, :, skip:], key[sample, :, pad:], value[sample, :, pad:], scale, softcap)
+        donor = probe.donors.get(sample)
+        inputs, theirs = (
+            Inputs(query[one, :, skip:], key[one, :, pad:], value[one, :, pad:], scale, softcap)
+            for one in (sample, sample if donor is None else donor)
+        )
         if (len(layout.rows), len(layout.keys)) != (inputs.query.shape[1], inputs.key.shape[1]):
             raise UserError(
                 f"the probe was told of {len(layout.rows)} rows over {len(layout.keys)} keys, and layer {layer} has "
@@ -245,15 +255,26 @@ def _probed(
             )
         visible, first, last = probe.sight(mask, causal, sample, layout, pad)
         edit = probe.edit(sample, layer, layout, heads, visible)
+        extra = probe.extra[sample] if probe.extra else None
+        extra = None if extra is None else extra.to(query.device)
         _, statistics = attend(
             inputs,
             visible,
             layout,
             edit,
-            probe.extra[sample] if probe.extra else None,
+            extra,
+            None if donor is None else theirs,
             workspace=probe.workspace,
             output=output[sample, skip:],
         )
+        if edit is not None and donor is not None:
+            edit.take_output(output[sample, skip:], output[donor, skip:])
+        if probe.alpha is not None and extra is not None and statistics.mixed is not None:
+            if not layout.is_whole:
+                raise UserError("a rollout needs all rows of the canvas: run it without a cache")
+            rolled = torch.lerp(extra, statistics.mixed.mean(0), probe.alpha)
+            probe.extra[sample] = rolled
+            statistics = replace(statistics, rolled=rolled)
         if probe.listener is not None:
             probe.listener(layer, sample, statistics, Geometry(inputs, visible, layout, first, last, edit))
     probe.layers.append(layer)

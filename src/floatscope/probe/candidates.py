@@ -35,8 +35,8 @@ class CandidateRecorder:
 
     def keep(self, step: Any) -> None:
         """The numbers of the slots that were open in this step, for the samples that had it."""
-        assert self._now is not None
-        columns, scores = self._now
+        heard = self._now is not None  # a pass that only reads a prompt scores no slot
+        columns, scores = self._now or (torch.zeros(len(self._held), 0), torch.zeros(len(self._held), 1, CANDIDATES))
         for sample in step.active.nonzero()[:, 0].tolist():
             slots, state = step.given.slots[sample].cpu(), step.given.state[sample].cpu()
             same = (columns[sample][None] == slots[:, None]) & (state == MASKED)[:, None]  # [A, N]
@@ -46,7 +46,7 @@ class CandidateRecorder:
             if "candidate_kl" in self.names:
                 found["candidate_kl"] = self._moved(sample, slots[which], own)
             self._held[sample].append({name: _by_slot(found[name], which, len(slots)) for name in self.names})
-        self._before, self._now = self._now, None
+        self._before, self._now = self._now if heard else self._before, None
 
     def finish(self, sample: int, slots: int) -> dict[str, NDArray[Any]]:
         """[step, answer, ...] of a sample, of its first `slots` slots."""

@@ -8,13 +8,14 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from floatscope.canvas import Prompt
+from floatscope.canvas import ANSWER, SCAFFOLD, Prompt
 from floatscope.errors import UserError
 from floatscope.probe.attention import Geometry
 from floatscope.probe.edits import OPS, Edit, LayerEdit, Selection, joined
 from floatscope.probe.kernel import LayerStatistics, Visible, Workspace, attend
 from floatscope.probe.layout import Layout
 from floatscope.probe.selecting import STATES, Scene, numbers, token_selector
+from floatscope.token_text import LEXICAL, STRUCTURAL
 
 
 def token_sets(canvas: Prompt, classes: Sequence[str] = ()) -> dict[str, Tensor]:
@@ -25,6 +26,13 @@ def token_sets(canvas: Prompt, classes: Sequence[str] = ()) -> dict[str, Tensor]
     sets: dict[str, Tensor] = {}
     for name, places in labels:
         sets.setdefault(name, torch.zeros(len(canvas.ids), dtype=torch.bool))[places] = True
+    if classes:  # words of the template are structural whatever they are, and slots are neither
+        none = torch.zeros(len(canvas.ids), dtype=torch.bool)
+        scaffold, slots = sets.get(SCAFFOLD, none), sets.get(ANSWER, none)
+        structural, lexical = (
+            torch.tensor([name in kind for name in classes]) & ~slots for kind in (STRUCTURAL, LEXICAL)
+        )
+        sets |= {"class structural": structural | scaffold, "class lexical": lexical & ~scaffold}
     return sets
 
 
@@ -47,26 +55,40 @@ class Editor:
         self.where = [(numbers(edit.layers, layers, "layer"), numbers(edit.steps, steps, "step")) for edit in edits]
         self.first_pass = False
         """Whether the pass that runs is the one without edits."""
+        self.unedited_run = False
+        """Whether the run that goes on is the one without edits, which picks may come from."""
+        self.measures = False
+        """Whether it is noted how much attention hidden keys held."""
+        self.removed: list[float] = []
+        """That share, of every edit, layer and step where it is known."""
         self._step = -1
         self._present = torch.zeros(0, dtype=torch.bool)
         self._first: dict[int, Tensor] = {}  # received [H, T] by layer: of the first pass, and of the last one
         self._last: dict[int, Tensor] = {}
         self._sums: dict[int, Tensor] = {}
-        self._held: dict[
-            tuple[int, int], Tensor
-        ] = {}  # mass [H, R] of pinned keys in the first pass, by edit and layer
+        self._run: list[dict[int, Tensor]] = []  # received of the unedited run, by step
+        self._held: dict[tuple[int, int, int], Tensor] = {}  # mass [H, R] of pinned keys, by edit, layer and step
         self._done: dict[int, list[tuple[Layout, LayerEdit | None]]] = {}
         self._static: dict[tuple[int, ...], LayerEdit | None] = {}
 
     @property
     def needs_pass(self) -> bool:
         """Whether a pass without edits comes before step 0."""
-        return any(edit.needs_pass for edit in self.edits)
+        return not self.unedited_run and (self.measures or any(edit.needs_pass for edit in self.edits))
+
+    @property
+    def needs_run(self) -> bool:
+        """Whether a whole run without edits comes before."""
+        return any(edit.needs_pass and edit.source == "unedited" for edit in self.edits)
+
+    def end_unedited_run(self) -> None:
+        """What was seen so far was that run."""
+        self.unedited_run, self._sums, self._last = False, {}, {}
 
     @property
     def hides_only(self) -> bool:
         """Whether nothing is ever picked and nothing but a mask is changed."""
-        return all(edit.is_static for edit in self.edits)
+        return not self.measures and all(edit.is_static for edit in self.edits)
 
     def begin(self, step: int, tokens: int, masked: Tensor, open_rows: Tensor) -> None:
         """A new step over the first `tokens` tokens: which slots [A] are masked, and the rows that may fill one."""
@@ -79,7 +101,7 @@ class Editor:
 
     def compile(self, layer: int, layout: Layout, heads: int, visible: Visible) -> LayerEdit | None:
         """All edits at this layer of the step as one; None where they select nothing."""
-        if self.first_pass:
+        if self.first_pass or self.unedited_run:
             return None
         active = tuple(
             number for number, (layers, steps) in enumerate(self.where) if layer in layers and self._step in steps
@@ -98,26 +120,35 @@ class Editor:
         edit = self.edits[number]
         scene = self._scene(number, layer)
         chosen = edit.heads_at(layer, self.layers, heads, scene.seed)
-        keys = token_selector(edit.keys)(scene)[:, layout.keys]
-        rows = token_selector(edit.rows)(scene)[0, layout.rows]
+        picked = token_selector(edit.keys)(scene)
+        keys, rows = picked[:, layout.keys], token_selector(edit.rows)(scene)[0, layout.rows]
+        if self.measures and scene.received is not None and edit.op in ("block", "zero", "keep"):
+            held = float((scene.received * picked).sum(-1).mean())
+            self.removed.append(1 - held if edit.op == "keep" else held)
         if not bool(keys.any()) and edit.op == "keep":
             raise UserError(f"Of keys={edit.keys!r} there is none at step {self._step}: nothing would be left to see.")
         if not (bool(keys.any()) and bool(rows.any()) and bool(chosen.any())):
             return None
         own = torch.searchsorted(layout.keys, layout.rows)
-        held = self._held.get((number, layer))
-        mass = None if held is None else held[:, layout.rows.clamp(max=held.shape[1] - 1)]
-        selection = Selection(keys, rows, chosen, lambda: visible.matrix(layout), own, mass)
+        held = self._held.get((number, layer, self._at(edit)))
+        if held is not None and held.shape[1] != len(layout.rows):  # of a first pass, over the prompt's rows
+            held = held[:, layout.rows.clamp(max=held.shape[1] - 1)]
+        selection = Selection(keys, rows, chosen, lambda: visible.matrix(layout), own, held)
         return OPS.named(edit.op).compile(edit, selection)
 
     def _scene(self, number: int, layer: int) -> Scene:
         edit = self.edits[number]
-        received = (self._first if edit.source == "first" else self._last).get(layer)
+        known = {"first": self._first, "previous": self._last}
+        received = (self._run[self._at(edit)] if edit.source == "unedited" else known[edit.source]).get(layer)
         if received is not None and not edit.by_head:
             received = received.mean(0, keepdim=True)
         step = 0 if edit.source == "first" else max(self._step, 0)
         seed = hash((self.seed, edit.seed, step, layer)) % 2**63  # of whole numbers: the same in every process
         return Scene(self.sets, received, seed, self._present)
+
+    def _at(self, edit: Edit) -> int:
+        """The step of the unedited run that this one is held to: the same, or its last where it was shorter."""
+        return min(max(self._step, 0), len(self._run) - 1) if edit.source == "unedited" else 0
 
     def see(self, layer: int, statistics: LayerStatistics, geometry: Geometry) -> None:
         """Take in what the layer did: later picks are made by it."""
@@ -132,12 +163,15 @@ class Editor:
         self._last[layer] = sums / rows
         if self.first_pass:
             self._first[layer] = self._last[layer]
-            for number, edit in enumerate(self.edits):
-                if edit.op == "pin" and layer in self.where[number][0]:
-                    self._held[number, layer] = self._mass(number, layer, geometry)
+        if self.unedited_run:
+            self._run += [{}] * (self._step == len(self._run))
+            self._run[self._step] = self._run[self._step] | {layer: self._last[layer]}
+        for number, edit in enumerate(self.edits if self.first_pass or self.unedited_run else ()):
+            if edit.op == "pin" and layer in self.where[number][0] and self.unedited_run == (edit.source == "unedited"):
+                self._held[number, layer, self._at(edit)] = self._mass(number, layer, geometry)
 
     def _mass(self, number: int, layer: int, geometry: Geometry) -> Tensor:
-        """The mass [H, R] of the keys that are pinned, of each row and head, in the first pass."""
+        """The mass [H, R] of the keys that are pinned, of each row and head, in a pass without edits."""
         keys = token_selector(self.edits[number].keys)(self._scene(number, layer))[:, geometry.layout.keys]
         columns = keys.t().float().to(geometry.inputs.query.device)  # [K, 1 or H]
         _, found = attend(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from operator import add, mul
+from pathlib import Path
 from typing import Literal, get_args
 
 import torch
@@ -22,9 +23,11 @@ from floatscope.errors import UserError
 from floatscope.probe.selecting import STATES, is_ranked, needs_received, numbers, token_selector
 from floatscope.registry import Registry, did_you_mean
 
-Source = Literal["previous", "first"]
+Source = Literal["previous", "first", "unedited"]
 Moment = Literal["before", "after"]
 _PAIRS = re.compile(r"(random\()?\s*(\d+\.\d+(?:\s*,\s*\d+\.\d+)*)\s*\)?")
+_RETRIEVAL = re.compile(r"retrieval\((\d+)(?:\s*,\s*(\w+))?\)")
+_PICKED = re.compile(r"\b((?:top|anchors)\((\d+)(?:\s*,\s*([^()]*))?\))")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,10 @@ class LayerEdit:
     """Times each head's output, float32 [H, 1 or R]."""
     mean: Tensor | None = None
     """1 where a head's output becomes its mean over all rows, float32 [H, 1 or R]."""
+    patch: Tensor | None = None
+    """1 where the scores are those of the sample's donor, float32 [1 or H, 1 or R]."""
+    graft: Tensor | None = None
+    """1 where the output is that of the sample's donor, float32 [1 or H, 1 or R]."""
 
     def to(self, device: torch.device) -> LayerEdit:
         """The same on another device."""
@@ -73,6 +80,20 @@ class LayerEdit:
             outside = ((whole - mass) / (whole - held).clamp(min=1e-30)).nan_to_num(1.0)
             scores.mul_(torch.where(pinned > 0, inside, outside))
 
+    def take_scores(self, scores: Tensor, head: int, start: int, donor: Callable[[], Tensor]) -> None:
+        """Scores [rows, keys] of a block become the donor's where these are wanted, in place."""
+        if self.patch is None:
+            return
+        own = self.patch[head if len(self.patch) > 1 else 0]
+        rows = (own[start : start + len(scores)] if len(own) > 1 else own) > 0
+        if bool(rows.any()):
+            scores.copy_(torch.where(rows[:, None], donor(), scores))
+
+    def take_output(self, output: Tensor, donor: Tensor) -> None:
+        """Outputs [R, H, d] become the donor's where these are wanted, in place."""
+        if self.graft is not None:
+            output.copy_(torch.where(self.graft.t()[..., None] > 0, donor, output))
+
     def change_heads(self, output: Tensor) -> None:
         """Change what the heads give [R, H, d], in place."""
         if self.mean is not None:
@@ -100,7 +121,8 @@ def joined(edits: Sequence[LayerEdit]) -> LayerEdit | None:
             raise UserError(
                 "One layer can hold the mass of one set of keys: give one pin, or pins of different layers."
             )
-        join = add if part.name == "bias" else torch.maximum if part.name in ("sink", "mean") else mul
+        ones = ("sink", "mean", "patch", "graft")
+        join = add if part.name == "bias" else torch.maximum if part.name in ones else mul
         found[part.name] = reduce(join, given) if given else None
     return LayerEdit(**found)
 
@@ -177,6 +199,11 @@ def _heads(edit: Edit, chosen: Selection) -> LayerEdit:
     return LayerEdit(mean=rows.float()) if edit.to_mean else LayerEdit(heads=torch.where(rows, edit.factor, 1.0))
 
 
+def _patch(edit: Edit, chosen: Selection) -> LayerEdit:
+    rows = chosen.per_row().float()
+    return LayerEdit(graft=rows) if edit.outputs else LayerEdit(patch=rows)
+
+
 OPS = Registry(
     "edit",
     {
@@ -190,6 +217,7 @@ OPS = Registry(
             lambda edit, chosen: LayerEdit(sink=chosen.per_row()[..., None].float()),
         ),
         "heads": Op("the output of heads times a factor, or their mean over all rows", _heads),
+        "patch": Op("rows look where those of another prompt's run look, at the same layer and step", _patch),
     },
 )
 
@@ -206,13 +234,14 @@ class Edit:
     """
 
     op: str
-    """block, keep, zero, scale, pin, sink or heads."""
+    """block, keep, zero, scale, pin, sink, heads or patch."""
     keys: str = "all"
     rows: str = "all"
     layers: str = "all"
     """all, numbers and ranges ("0-5"), shallow, middle, deep."""
     heads: str = "all"
-    """all, numbers ("0,3"), single heads as layer.head ("2.0, 5.3"), or as many others beside them, "random(2.0)"."""
+    """all, numbers ("0,3"), single heads as layer.head ("2.0, 5.3"), or as many others beside them, "random(2.0)"; the
+    best by a table, "retrieval(8)", which ranks by evidence, or by another of its scores, "retrieval(8, copy)"."""
     steps: str = "all"
     """all, first, last, numbers and ranges, shares of the run ("0-50%")."""
     factor: float = 0.0
@@ -221,15 +250,25 @@ class Edit:
     """Of scale: before or after the softmax."""
     to_mean: bool = False
     """Of heads: their mean over all rows in place of a factor."""
+    outputs: bool = False
+    """Of patch: the rows also take up what those of the other run do, not only look where they look."""
     source: Source = "previous"
-    """Where picks by rank come from: the step before (at step 0 a pass without edits), or always that first pass."""
+    """Where picks by rank come from: the step before (at step 0 a pass without edits), always that first pass, or the
+    same step of the whole run without edits. A pin holds at the first pass, or step by step at the unedited run."""
     by_head: bool = False
     """Pick for each head by what it gives, not by the mean over heads."""
     seed: int = 0
     """Of what is drawn by chance, beside the sample's own."""
+    table: str = ""
+    """Of retrieval(...): what `analyze retrieval_heads` wrote, a file or its folder; read at once, into heads."""
 
     def __post_init__(self) -> None:
         OPS.named(self.op)
+        if self.table and (wanted := _RETRIEVAL.search(self.heads)):
+            found = best_heads(Path(self.table), int(wanted[1]), wanted[2] or "evidence")
+            text = "; ".join(f"{model} = {', '.join(pairs)}" for model, pairs in found.items())
+            object.__setattr__(self, "heads", self.heads.replace(wanted[0], text))
+        object.__setattr__(self, "table", "")
         for name, known in (("when", get_args(Moment)), ("source", get_args(Source))):
             if getattr(self, name) not in known:
                 raise UserError(
@@ -241,6 +280,8 @@ class Edit:
             raise UserError(f"rows={self.rows!r} are picked by rank, which only keys can be: name them.")
         if not math.isfinite(self.factor) or self.factor < 0 or (self.factor == 0 and self.when == "before"):
             raise UserError(f"factor={self.factor!r} should be a number from 0 up, above 0 before the softmax.")
+        if self.outputs and self.op != "patch":
+            raise UserError(f"outputs is of the edit patch, and not of {self.op}: leave it out.")
         if self.op in ("block", "zero", "pin") and self.keys == "all":
             raise UserError(f"An edit that {self.op}s all keys leaves nothing to attend to: name some, with keys.")
 
@@ -257,15 +298,35 @@ class Edit:
 
     def controls(self) -> dict[str, Edit]:
         """What to compare it with, by name: edits of the same size that pick by chance; none where none is picked."""
-        if picked := re.search(r"\b(?:top|anchors)\((\d+)", self.keys):
-            found = {"as many": f"random({picked[1]})", "as much": f"like({self.keys})"}
-            found["as much, answer spared"] = f"like({self.keys}, not gold_answer)"
-            return {name: replace(self, keys=keys) for name, keys in found.items()}
+        if picked := _PICKED.search(self.keys):
+            call, count, pool = picked[1], picked[2], picked[3]
+            inside, spared = (f", {pool}", f"({pool}) and ") if pool else ("", "")
+            found = {"as many": f"random({count}{inside})", "as much": f"like({call}{inside})"}
+            if self.op == "keep":
+                found["most recent"] = f"recent({count}{inside})"
+            else:
+                found["as much, answer spared"] = f"like({call}, {spared}not gold_answer)"
+            return {name: replace(self, keys=self.keys.replace(call, keys)) for name, keys in found.items()}
+        if self.keys.startswith("class "):
+            return {"as much": replace(self, keys=f"like({self.keys})")}
         if re.fullmatch(r"doc \d+", self.keys):
             return {"another document": replace(self, keys=f"other({self.keys})")}
-        if _PAIRS.fullmatch(self.heads) and not self.heads.startswith("random"):
+        if re.search(r"\d\.\d|retrieval", self.heads) and not self.heads.startswith("random"):
             return {"other heads": replace(self, heads=f"random({self.heads})")}
         return {}
+
+    def for_model(self, name: str) -> Edit:
+        """The same with the heads of this model, where they were taken from a table."""
+        if _RETRIEVAL.search(self.heads):
+            raise UserError(f"heads={self.heads!r} are read from a table: give what `analyze retrieval_heads` wrote.")
+        if "=" not in self.heads:
+            return self
+        drawn = self.heads.startswith("random(")
+        listed = self.heads.removeprefix("random(").removesuffix(")") if drawn else self.heads
+        known = dict(part.strip().rsplit(" = ", 1) for part in listed.split(";"))
+        if name not in known:
+            raise UserError(f"The table of heads has none of {name}: it knows {', '.join(known)}.")
+        return replace(self, heads=f"random({known[name]})" if drawn else known[name])
 
     def heads_at(self, layer: int, layers: int, heads: int, seed: int) -> Tensor:
         """bool [H]: the heads that are selected in a layer."""
@@ -283,3 +344,39 @@ class Edit:
             own = random.Random(seed).sample(others, min(len(own), len(others)))
         chosen[own] = True
         return chosen
+
+
+def best_heads(table: Path, count: int, score: str) -> dict[str, list[str]]:
+    """By model, the heads of the highest score as layer.head, by a table of `analyze retrieval_heads`."""
+    import polars as pl
+
+    places = (table, table / "retrieval_heads.parquet", table / "tables" / "retrieval_heads.parquet")
+    if (path := next((place for place in places if place.is_file()), None)) is None:
+        raise UserError(f"There is no table of heads at {table}: make it with `floatscope analyze retrieval_heads`.")
+    try:
+        scores = pl.read_parquet(path, glob=False).select("model", "score", "layer", "head", "value")
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise UserError(f"{path} is no table of `floatscope analyze retrieval_heads`.") from error
+    own = scores.filter(score=score).drop_nulls("value")
+    if own.is_empty():
+        raise UserError(f"{path} has no score {score!r}: {did_you_mean(score, scores['score'].unique().to_list())}.")
+    means = own.group_by("model", "layer", "head", maintain_order=True).agg(pl.col("value").mean())
+    best = means.sort("value", descending=True, maintain_order=True).group_by("model", maintain_order=True).head(count)
+    found: dict[str, list[str]] = {}
+    for model, layer, head in best.sort("model").select("model", "layer", "head").iter_rows():
+        found.setdefault(model, []).append(f"{layer}.{head}")
+    return found
+
+
+def read_edit(text: str) -> Edit:
+    """An edit in a line: "block anchors(3)", "scale doc 2 by 0.5", "heads 2.0, 5.3", "sink"."""
+    op, _, rest = text.strip().partition(" ")
+    keys, by, factor = rest.rpartition(" by ")
+    if op == "heads":
+        return Edit(op, heads=rest.strip() or "all")
+    if not by:
+        return Edit(op, keys=rest.strip() or "all")
+    try:
+        return Edit(op, keys=keys.strip(), factor=float(factor))
+    except ValueError as error:
+        raise UserError(f"The edit {text!r} has no number after by: write it as in scale doc 2 by 0.5.") from error

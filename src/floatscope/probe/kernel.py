@@ -10,6 +10,7 @@ that every mixer has: (inputs, who sees whom, layout, edit, extra value columns)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -100,6 +101,8 @@ class LayerStatistics:
     """Entropy of each open row in nats, float32 [H, N]."""
     mixed: Tensor | None = None
     """The extra value columns after attention, float32 [H, R, E]; None where none were given."""
+    rolled: Tensor | None = None
+    """The same as a rollout through this layer, float32 [K, E]; None where there is none."""
 
 
 class Workspace:
@@ -125,13 +128,15 @@ def attend(
     layout: Layout,
     edit: LayerEdit | None = None,
     extra: Tensor | None = None,
+    donor: Inputs | None = None,
     *,
     workspace: Workspace,
     output: Tensor | None = None,
 ) -> tuple[Tensor, LayerStatistics]:
     """Attention [R, H, d_v] (written into `output` where it is given) and its statistics.
 
-    extra: [K, E] columns that are mixed as values are, by every head. Scores and softmax are float32 whatever the
+    extra: [K, E] columns that are mixed as values are, by every head. donor: what another sample mixes, for edits that
+    patch from it. Scores and softmax are float32 whatever the
     inputs are.
     """
     heads, rows, _ = inputs.query.shape
@@ -153,6 +158,9 @@ def attend(
             own = slice(block.start, block.stop)
             scores = workspace.take("scores", (block.stop - block.start, seen), device)
             scores.addmm_(query[head, own], key_t[head // share, :, :seen], beta=0, alpha=inputs.scale)
+            if edit is not None and donor is not None:
+                asked, known = donor.query[head, own].float(), donor.key[head // share, :seen].float()
+                edit.take_scores(scores, head, block.start, partial(_scores, asked, known, inputs.scale))
             if inputs.softcap is not None:
                 scores.div_(inputs.softcap).tanh_().mul_(inputs.softcap)
             visible.hide(scores, block.start, layout)
@@ -175,6 +183,10 @@ def attend(
     if result is not output:
         output.copy_(result)
     return output, _statistics(sums, opened, layout, workspace, mixed)
+
+
+def _scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    return query @ key.t() * scale
 
 
 def _rows_in_block(keys: int, device: torch.device) -> int:

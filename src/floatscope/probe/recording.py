@@ -23,6 +23,9 @@ from floatscope.probe.layout import Layout
 
 Arrays = dict[str, NDArray[Any]]
 TOP_KEYS = 8
+ROLLOUT = ("rollout", "commit_rollout")
+ALPHA = 0.5
+"""The weight of attention in the rollout that is kept, as in the paper."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,11 @@ class Plan:
         return len(self.slots)
 
     @property
+    def rolls(self) -> bool:
+        """Whether attention is rolled out over the layers, to the column sets."""
+        return not self.keep.isdisjoint(ROLLOUT)
+
+    @property
     def every_step(self) -> bool:
         """Whether the geometry of every step is kept: with all heads; else that of the first, middle and last."""
         return "head_attention" in self.keep
@@ -127,8 +135,9 @@ class Recorder:
         return arrays, qk_steps
 
     def latest(self, name: str) -> NDArray[Any]:
-        """An array of the last step recorded so far, [layer, ...]."""
-        return self._by_step[len(self._by_step) - 1][name]
+        """An array of the last step recorded so far, [layer, ...]; zeros [layer, token] where there is none yet."""
+        last = self._by_step.get(len(self._by_step) - 1)
+        return np.zeros((self.layers, self.plan.tokens), np.float32) if last is None else last[name]
 
     @property
     def _matrix_layers(self) -> list[int]:
@@ -175,8 +184,13 @@ class Recorder:
             self._put(self._matrices[step], self._matrix_layers.index(layer), found, len(self._matrix_layers))
 
     def _keep_rows(self, layer: int, slots: Any, found: Mapping[str, Tensor], rows: Any) -> None:
-        """Open rows [H, N, ...] that predicted the answer slots, into [answer, layer, head, ...]."""
-        chosen = {name: values[:, rows].transpose(0, 1) for name, values in found.items()}
+        """Open rows [H, N, ...] that predicted the answer slots, into [answer, layer, head, ...].
+
+        A rollout, which is one for all heads, comes as [N, ...].
+        """
+        chosen = {
+            name: values[rows] if name in ROLLOUT else values[:, rows].transpose(0, 1) for name, values in found.items()
+        }
         for name, array in self._kept(chosen).items():
             shape = (self.plan.answer, self.layers, *array.shape[1:])
             self._by_slot.setdefault(name, np.zeros(shape, array.dtype))[slots, layer] = array
@@ -195,6 +209,8 @@ class Recorder:
         for name, values in found.items():
             if name not in buffers:
                 buffers[name] = np.empty((layers or self.layers, *values.shape), values.dtype)
+            if buffers[name].shape[1:] != values.shape:
+                buffers[name], values = _alike(buffers[name], values)
             buffers[name][layer] = values
 
 
@@ -254,8 +270,12 @@ class DenoisingRecorder(Recorder):
             received=groups.sum(1) / len(self._layout.rows),
             by_answer=(masked + committed).mean(0) / max(answer_rows, 1),
             by_masked=masked.mean(0) / rows[plan.masked_group],
-            regions=groups @ self._layout.columns.to(groups.device) / rows,
+            regions=groups @ geometry.layout.columns.to(groups.device) / rows,  # a sliding layer has fewer keys
         )  # fmt: skip
+        if statistics.rolled is not None:
+            sums = statistics.rolled.new_zeros(plan.group_count, statistics.rolled.shape[1])
+            sums.index_add_(0, geometry.layout.groups, statistics.rolled)
+            self._put(self._by_step[step], layer, self._kept({"rollout": sums / rows}))
         self._keep_geometry(layer, step, geometry)
         self._open.append(_row_arrays(statistics, geometry.layout, self._inputs))
         if plan.matrix_steps is None or step in plan.matrix_steps:
@@ -300,14 +320,23 @@ class CausalRecorder(Recorder):
         columns, counts = geometry.layout.columns, torch.from_numpy(self._group_rows[0]).to(groups.device)
         prompt = groups.sum(1)  # [H, K]
         regions = groups @ columns / counts[:, None].clamp(min=1)  # [H, G, C]
+        rolled, whole = None, statistics.rolled
+        if whole is not None:
+            rolled = whole.new_zeros(plan.group_count, whole.shape[1])
+            rolled.index_add_(0, plan.groups[: self._prompt].to(whole.device), whole[: self._prompt])
+            rolled /= counts[:, None].clamp(min=1)  # [G, C]
         for step in range(steps):
             if step:
                 groups[:, own] += answer[:, step - 1]
                 regions[:, own] = groups[:, own] @ columns / step
+            if step and rolled is not None and whole is not None:
+                rolled[own] = rolled[own].lerp(whole[self._prompt + step - 1], 1 / step)
             by_answer = groups[:, own].mean(0) / max(step, 1)
             received = (prompt + groups[:, own]) / (self._prompt + step)
             none = torch.zeros_like(by_answer)  # an ARM has no masked rows
             self._keep_step(layer, step, geometry, groups, received, by_answer, none, regions)
+            if rolled is not None:
+                self._put(self._by_step[step], layer, self._kept({"rollout": rolled}))
             if plan.every_step or step in (0, steps // 2, steps - 1):
                 self._keep_geometry(layer, step, geometry, self._prompt + step)
         self._keep_rows(layer, slice(None), _row_arrays(statistics, geometry.layout, self._inputs), slice(None))
@@ -325,12 +354,15 @@ def _row_arrays(statistics: LayerStatistics, layout: Layout, inputs: int) -> dic
         others = places[~torch.isin(places, layout.keys)][:lacking]
         keys = torch.cat([keys, others.expand(*keys.shape[:-1], -1)], -1)
         mass = torch.nn.functional.pad(mass, (0, lacking))
-    return {
+    found = {
         "commit_keys": keys.int(),
         "commit_key_mass": mass,
         "commit_mass": statistics.row_mass,
         "commit_entropy": statistics.row_entropy,
     }
+    if statistics.rolled is not None:
+        found["commit_rollout"] = statistics.rolled[layout.open_rows]
+    return found
 
 
 def _on_canvas(values: Tensor, places: Tensor, tokens: int, axis: int) -> Tensor:
@@ -340,6 +372,15 @@ def _on_canvas(values: Tensor, places: Tensor, tokens: int, axis: int) -> Tensor
     shape = list(values.shape)
     shape[axis] = tokens
     return values.new_zeros(shape).index_copy_(axis, places, values)
+
+
+def _alike(buffer: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Layers [layer, head, ...] and one more of another shape: fewer key-value heads are each there several times, and
+    after smaller ones follow zeros."""
+    heads, width = max(buffer.shape[1], len(values)), max(buffer.shape[-1], values.shape[-1])
+    both = buffer.repeat(heads // buffer.shape[1], 1), values.repeat(heads // len(values), 0)
+    wider = [np.pad(one, [(0, 0)] * (one.ndim - 1) + [(0, width - one.shape[-1])]) for one in both]
+    return wider[0], wider[1]
 
 
 def _stacked(held: dict[int, Arrays]) -> Arrays:

@@ -199,6 +199,14 @@ def _other(scene: Scene, own: Chosen, pool: Chosen | None) -> Tensor:
     return others[apart.index(min(apart))][None]
 
 
+def _recent(scene: Scene, count: float, pool: Chosen | None) -> Tensor:
+    """The last so many tokens of the pool."""
+    inside = (scene.present[None] if pool is None else pool(scene))[:1]
+    if count > int(inside.sum()):
+        raise UserError(f"The last {int(count)} tokens were to be taken, and there are {int(inside.sum())}.")
+    return inside & (inside.flip(-1).cumsum(-1).flip(-1) <= count)
+
+
 def _received(scene: Scene) -> Tensor:
     assert scene.received is not None, "picks by rank need the attention of a pass before"
     return scene.received
@@ -210,6 +218,7 @@ _CALLS: dict[str, Callable[[Scene, Any, Chosen | None], Tensor]] = {
     "random": _random,
     "like": _like,
     "other": _other,
+    "recent": _recent,
 }
 
 

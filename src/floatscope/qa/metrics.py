@@ -64,6 +64,12 @@ METRICS: dict[str, Callable[[str, Iterable[str]], float]] = {"accuracy": accurac
 PASSAGE_METRICS = ("recovered", "common", "bits", "right", "wrong", "invented")
 """Scores of passages: tokens recovered and what is said beside it (`qa.gaps.score_gap`), and bits per token."""
 
+OUTCOMES = ("log_probability", "bound", "kl", "removed")
+"""What is measured of a model under an edit beside its answer: `models.likelihood` says what each is."""
+
+SIGNALS = ("support", "confidence", "entropy")
+"""What is told of an answer whose documents were hidden: is it from nowhere?"""
+
 
 def score(prediction: str, answers: Iterable[str]) -> dict[str, float]:
     """Every metric of one prediction by name, each between 0 and 1."""

@@ -52,9 +52,9 @@ def stress_figure(table: pl.DataFrame, models: Sequence[str]) -> Figure:
     )
 
 
-def edit_curves(scores: pl.DataFrame, models: Sequence[str]) -> pl.DataFrame:
-    """The points of all edits of attention, with the accuracy of what each is held to in a column of its own."""
-    accuracy = scores.filter(metric="accuracy")
+def edit_curves(scores: pl.DataFrame, models: Sequence[str], metric: str = "accuracy") -> pl.DataFrame:
+    """The points of all edits of attention, with the score of what each is held to in a column of its own."""
+    accuracy = scores.filter(metric=metric)
     place = ["model", "task", "condition"]
     effects = accuracy.filter(statistic="effect")
     own = accuracy.filter(statistic="score").join(effects.select(place).unique(), on=place, how="semi")
@@ -68,19 +68,21 @@ def edit_curves(scores: pl.DataFrame, models: Sequence[str]) -> pl.DataFrame:
     )
 
 
-def edit_figure(table: pl.DataFrame, models: Sequence[str]) -> Figure:
-    """Accuracy by dose, a panel for each edit and model, with the unedited model and the control twins beside it."""
+def edit_figure(table: pl.DataFrame, models: Sequence[str], metric: str = "accuracy") -> Figure:
+    """Accuracy or log-probability by dose, a panel for each edit and model, with the unedited model and its twins."""
     points = ("model", "task", "condition", "panel", "axis", "x", "value", "low", "high", "n")
     held = [name for name in table.columns if name not in points]
-    panels = []
+    panels, sure = [], metric == "log_probability"
+    height, ends = ("log-probability", None) if sure else ("accuracy", (0, 1))
     for panel, axis, model in table.select("panel", "axis", "model").unique(maintain_order=True).iter_rows():
         where = {"panel": panel, "model": model}
-        panels.append(lines(table, f"{model}: {panel}", where, models, "x", axis, "accuracy", held, ends=(0, 1)))
+        panels.append(lines(table, f"{model}: {panel}", where, models, "x", axis, height, held, ends=ends))
+    shown = "Log-probability of the right answer in a replay, in nats," if sure else "Share of right answers"
     return Figure(
-        "edits",
-        "What attention does: answers while it is edited",
+        "edits_log_probability" if sure else "edits",
+        f"What attention does: {'how likely right answers are' if sure else 'answers'} while it is edited",
         arrange(panels, {"table": table}),
         table,
-        "Share of right answers with 95 % intervals while attention is changed. Thin lines are what an edit is held "
-        "to: the unedited model, as many tokens drawn by chance, and tokens by chance that hold as much attention.",
+        f"{shown} with 95 % intervals while attention is changed. Thin lines are what an edit is held to: the unedited "
+        "model, as many tokens drawn by chance, and tokens by chance that hold as much attention.",
     )

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -22,7 +23,9 @@ from floatscope.report.curves import edit_curves, edit_figure, stress_curves, st
 from floatscope.report.headline import headline_html
 from floatscope.report.markup import asset, render
 from floatscope.report.player import player_data
+from floatscope.report.rules import Rule
 from floatscope.report.samples import samples_data
+from floatscope.report.tables import readings
 from floatscope.traces import Trace
 
 
@@ -42,6 +45,8 @@ class Content:
     """What is said below Table 1."""
     units: pl.DataFrame | None = None
     """Every answered question, as `study.failures.unit_frame` gives them: the list of samples."""
+    rules: tuple[Rule, ...] = ()
+    """What counts as present, for the verdicts below the curves of edits."""
     traces: tuple[Trace, ...] = ()
     """For the player and the drift map; controls among them carry `control` in their metadata."""
     results: Mapping[str, Result] = field(default_factory=dict)
@@ -57,13 +62,15 @@ class Content:
 
 def build_page(content: Content) -> str:
     """The whole page as one text."""
-    table = curves = edited = pl.DataFrame()
+    table = curves = edited = likely = pl.DataFrame()
     if content.scores is not None:
         table = content.scores.filter(stressor="documents")
         curves = stress_curves(content.scores, content.models)
         edited = edit_curves(content.scores, content.models)
+        likely = edit_curves(content.scores, content.models, "log_probability")
     pictures, figures = trace_pictures(content), page_figures(content)
-    harder = ((curves, stress_figure), (edited, edit_figure))
+    likelihoods = partial(edit_figure, metric="log_probability")
+    harder = ((curves, stress_figure), (edited, edit_figure), (likely, likelihoods))
     stress = [drawn(points, content.models) for points, drawn in harder if not points.is_empty()]
     played = [trace for trace in content.traces if trace.metadata.get("control", "") in ("", "untrained")]
     drawing = [drawing_library()] if any(isinstance(one, Figure) for one in (*pictures, *figures, *stress)) else []
@@ -89,6 +96,7 @@ def build_page(content: Content) -> str:
         pictures=pictures,
         figures=figures,
         stress=stress,
+        readings=None if content.scores is None or edited.is_empty() else readings(content.scores, content.rules),
         manifest=list(_flat(content.manifest)),
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from floatscope.errors import UserError
+from floatscope.report.rules import Rule, verdicts
 
 FORMS = ("markdown", "latex", "csv")
 AVERAGE = "Avg"
@@ -20,6 +21,17 @@ _PASSAGE_METRICS = {
     "wrong": "wrong",
     "invented": "invented",
 }
+_OUTCOMES = {
+    "f1": "F1",
+    "changed": "changed answers",
+    "log_probability": "log-probability",
+    "bound": "bound",
+    "kl": "KL at step 0",
+    "removed": "removed attention",
+    "steps": "steps",
+}
+_PLAIN = ("bits", "log_probability", "bound", "kl", "steps")
+"""What is no share."""
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
     c: f"\\{c}" for c in "&%$#_{}"
 }
@@ -36,8 +48,10 @@ class Table:
     notes: Sequence[str] = ()
 
 
-def write_tables(scores: pl.DataFrame, notes: Mapping[str, Sequence[str]], form: str) -> str:
-    """The scores of a run (`Run.scores`) in one text; notes stand below the tables they are about."""
+def write_tables(
+    scores: pl.DataFrame, notes: Mapping[str, Sequence[str]], form: str, rules: Sequence[Rule] = ()
+) -> str:
+    """The scores of a run (`Run.scores`) in one text; notes stand below the tables they are about, rules at the end."""
     if form not in FORMS:
         raise UserError(f"There is no table format {form!r}; known are {', '.join(FORMS)}.")
     if scores.is_empty():
@@ -52,6 +66,8 @@ def write_tables(scores: pl.DataFrame, notes: Mapping[str, Sequence[str]], form:
         curves(stressed.filter(pl.col("statistic") != "effect"), notes["stress"]),
         passages(stressed, notes["stress"]),
         effects(stressed),
+        outcomes(stressed),
+        readings(stressed, rules),
     )
     write = markdown if form == "markdown" else _latex
     return "\n".join(write(table) for table in tables if table.rows)
@@ -127,10 +143,35 @@ def effects(scores: pl.DataFrame) -> Table:
     """Every edit of attention: what it does beside the unedited model and beside each of its control twins."""
     rows = [
         [row["panel"], row["x"], row["model"], row["beside"], _share(row), _chance(row["p"])]
-        for row in scores.filter(statistic="effect").iter_rows(named=True)
+        for row in scores.filter(statistic="effect", metric="accuracy").iter_rows(named=True)
     ]
     title = "Effects of edits on accuracy in points with 95 % intervals, paired by sample; p by Holm's method"
     return Table(title, ["edit", "dose", "model", "beside", "effect", "p"], rows)
+
+
+def outcomes(scores: pl.DataFrame) -> Table:
+    """The same of all other outcomes, a column each: beside the unedited model and beside the twins."""
+    own = scores.filter(pl.col("metric") != "accuracy", statistic="effect")
+    metrics = [name for name in _OUTCOMES if name in own["metric"]]
+    rows = []
+    for key, part in own.group_by(["panel", "x", "model", "beside"], maintain_order=True):
+        cells = {row["metric"]: row for row in part.iter_rows(named=True)}
+        told = [f"{_share(cells[name])} ({_chance(cells[name]['p'])})" if name in cells else "" for name in metrics]
+        rows.append([*map(str, key), *told])
+    title = "Effects of edits on other outcomes with 95 % intervals and p by Holm's method within each"
+    return Table(title, ["edit", "dose", "model", "beside", *(_OUTCOMES[name] for name in metrics)], rows)
+
+
+def readings(scores: pl.DataFrame, rules: Sequence[Rule]) -> Table:
+    """The rules of reading, which were written before the run, and the verdict of each for each model."""
+    models = scores.filter(statistic="effect")["model"].unique(maintain_order=True).to_list()
+    rows: dict[Rule, dict[str, str]] = {}
+    for found in verdicts(scores, rules, models):
+        told = f"{found['verdict']}: {_share(found | {'statistic': 'effect'})} at {found['x']}, p {_chance(found['p'])}"
+        rows.setdefault(found["rule"], {})[found["model"]] = told if found["x"] else found["verdict"]
+    title = "Rules of reading, written before the run, and the verdicts with the dose that decides"
+    cells = [[rule.claim, rule.sentence, *(told.get(model, "") for model in models)] for rule, told in rows.items()]
+    return Table(title, ["claim", "rule", *models], cells)
 
 
 def _name(model: str, statistic: str) -> str:
@@ -142,7 +183,7 @@ def _share(row: Row) -> str:
     if row["value"] is None:
         return ""
     sign = "+" if row["statistic"] in ("gain", "difference", "effect") else ""
-    form, scale = (".2f", 1) if row["metric"] == "bits" else (f"{sign}.1f", 100)
+    form, scale = (f"{sign}.2f", 1) if row["metric"] in _PLAIN else (f"{sign}.1f", 100)
     value, low, high = (f"{scale * row[name]:{form}}" for name in ("value", "low", "high"))
     return f"{value} [{low}, {high}]"
 

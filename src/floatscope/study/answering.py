@@ -8,18 +8,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from floatscope.attribution import METHODS
+from floatscope.attribution.case import Case
+from floatscope.attribution.recorded import record, signals
 from floatscope.canvas import Prompt
 from floatscope.decoding import Generation, Sampler, generate
 from floatscope.errors import UserError
-from floatscope.models.families import Family
+from floatscope.models.family import Family
+from floatscope.models.likelihood import Pair, log_likelihoods, replayed
 from floatscope.models.loading import locate
 from floatscope.models.model import Model
 from floatscope.qa.gaps import build_gap, score_gap
-from floatscope.qa.metrics import score
+from floatscope.qa.metrics import mentions, score
 from floatscope.qa.prompts import build_prompt
 from floatscope.qa.templates import Template, read_template
 from floatscope.study.plan import NULL_QUERY, UNTRAINED, ModelPlan, Study
@@ -130,20 +134,27 @@ def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]
         done = trace(model, prompts, sampler, seeds=seeds, keep=study.keep, **options)
     else:
         done = generate(model, prompts, sampler, seeds, **options)
-    replayed: Sequence[Generation | Trace] = done
+    passed: Sequence[Generation | Trace] = done
     if passages and not condition.replay:
         wishes = {"order": "left-to-right", "tokens_per_step": 1, "steps": sampler.length}
-        replayed = generate(
+        passed = generate(
             model, prompts, model.sampler(wishes, length=sampler.length), seeds, **options | {"replay": True}
         )
+    outcomes = (
+        [{} for _ in batch] if condition.draws is None else _outcomes(model, batch, prompts, sampler.length, seeds)
+    )
     answers: list[Answer] = []
-    for prepared, prompt, one, true in zip(batch, prompts, done, replayed, strict=True):
+    told = zip(batch, prompts, done, passed, outcomes, seeds, strict=True)
+    for prepared, prompt, one, true, outcome, seed in told:
         prediction, sample = model.text(one.answer), prepared.job.sample
         if passages:
             scores = {} if condition.replay else score_gap(sample, prompt, one.answer, prediction)
             scores["bits"] = float(-np.log2(np.maximum(true.confidence, np.finfo(np.float32).tiny)).mean())
         else:
-            scores = score(prediction, sample.answers)
+            scores = score(prediction, sample.answers) | outcome
+            if condition.attribution:
+                case = Case.of(model, prompt, sampler, cast(Generation, one), seed)  # a Trace has what it needs
+                scores = scores | _attributed(study, prepared, case, prediction)
         row = _row(prepared, prediction=prediction, scores=scores, steps=one.steps)
         if prompt.answer is not None:
             row = dataclasses.replace(row, answers=(model.text(prompt.answer),))
@@ -172,6 +183,52 @@ def _control_name(study: Study, unit: Unit) -> str:
     """What a control is called for people: that of a fork is its parent, which is not untrained at all."""
     source = next((plan.source for plan in study.models if plan.name == unit.model), "")
     return BEFORE_FORK if unit.control == UNTRAINED and locate(source).fork is not None else unit.control
+
+
+def _attributed(study: Study, prepared: Prepared, case: Case, prediction: str) -> dict[str, Any]:
+    """Where the answer came from, by the methods of the condition, and where it could: gold, and where it stands."""
+    job = prepared.job
+    asked = set(job.condition.attribution)
+    shown = job.task.under(job.condition, job.sample, study.seed).documents
+    found = record(case, [name for name in job.condition.attribution if name in METHODS], "sentences" in asked,
+                   "removal" in asked)  # fmt: skip
+    answered = case.canvas.marks.get("gold_answer", ())
+    found["gold"] = [bool(document.gold) for document in shown]
+    found["stands"] = [mentions(f"{document.title} {document.text}", [prediction]) for document in shown]
+    found["gold_sentences"] = [any(one.start <= place < one.stop for place in answered) for one in case.sentences]
+    return {"attribution": found} | signals(case)
+
+
+def _outcomes(
+    model: Model, batch: Sequence[Prepared], prompts: Sequence[Prompt], slots: int, seeds: Sequence[int]
+) -> list[dict[str, float]]:
+    """What edits do to the right answer, the first that is accepted, of each sample; nothing where there is none."""
+    condition, found = batch[0].job.condition, [dict[str, float]() for _ in batch]
+    known = [place for place, prepared in enumerate(batch) if prepared.job.sample.answers]
+    golds = {}
+    for place in known:
+        text = prompts[place].text
+        answer = batch[place].job.sample.answers[0] if text[-1:].isspace() else f" {batch[place].job.sample.answers[0]}"
+        golds[place] = np.array(model.tokenizer(answer, add_special_tokens=False)["input_ids"][:slots], np.int64)
+    known = [place for place in known if len(golds[place])]
+    if known:
+        told = replayed(
+            model,
+            [prompts[place] for place in known],
+            [golds[place] for place in known],
+            slots,
+            [seeds[place] for place in known],
+            condition.edits,
+        )
+        for place, one in zip(known, told, strict=True):
+            found[place] |= one
+    if condition.draws and not model.is_arm:
+        for place in (place for place in known if prompts[place].slots is None):
+            prompt = prompts[place]
+            pair = Pair(tuple(prompt.ids.tolist()), tuple(golds[place].tolist()), prompt)
+            [bound] = log_likelihoods(model, [pair], condition.draws, seeds[place] % 2**32, len(batch), condition.edits)
+            found[place]["bound"] = bound
+    return found
 
 
 def _row(prepared: Prepared, **found: Any) -> Row:

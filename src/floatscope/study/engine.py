@@ -70,6 +70,7 @@ class Loading:
             device=plan.device,
             device_map=plan.device_map,
             mask_id=plan.mask_id,
+            block=plan.block,
         )
         model.name = f"{plan.name}-{UNTRAINED}" if self.untrained else plan.name
         if model.tokenizer is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floatscope.errors import UserError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from floatscope.probe.edits import Edit
 
 UNEDITED = "none"
-_DOSES = re.compile(r"\b(top|anchors|random)\(([^(),]*(?:,[^(),]*)*)\)")
+_DOSES = re.compile(r"\b(top|anchors|random|retrieval)\(((?:[^(),]*,)*[^(),]*)\)")
 _BY = re.compile(r"(.*) by ([\d.]+(?:\s*,\s*[\d.]+)*)")
 
 
@@ -33,36 +34,61 @@ class EditOptions:
     """Layers that are edited: all, shallow, middle, deep, numbers and ranges (0-5); a curve for each."""
     rows: str = "all"
     """Rows whose attention is edited: all, or regions and states such as answer:masked."""
-    steps: str = "all"
+    at: str = "all"
     """Steps that are edited: all, first, last, numbers and ranges, shares of the run (0-50%)."""
     source: str = "previous"
-    """Where picks by rank come from: the previous step, or the first pass."""
+    """Where picks by rank come from: the previous step, the first pass, or the unedited run at the same step."""
     by_head: bool = False
     """Pick tokens for each head apart."""
     controls: bool = True
     """Beside each edit that picks, its control twins."""
+    places: tuple[int, ...] = ()
+    """Places of the gold document, counted from 0, each with curves of its own; none: wherever it stands."""
+    table: str = ""
+    """Of heads retrieval(...): what `analyze retrieval_heads` wrote, a file, its folder or a run."""
+    draws: int = 0
+    """Monte Carlo draws of a bound on the right answer's log-probability, beside its replay; 0: none."""
 
     def __post_init__(self) -> None:
         check_documents(self.documents)
+        if self.draws < 0:
+            raise UserError(f"draws = {self.draws}: give a number of draws, or 0 for none.")
 
 
 def edit_conditions(values: str, options: EditOptions) -> tuple[Condition, ...]:
     """Unedited first, then every dose of every edit in every range of layers, each with its control twins."""
-    shown = STRESSORS["documents"].conditions(str(options.documents))[0]
+    found: list[Condition] = []
+    for gold in options.places or (None,):
+        if gold is None:
+            shown, there = STRESSORS["documents"].conditions(str(options.documents))[0], ""
+        else:
+            placing = STRESSORS["position"].options(documents=options.documents)
+            shown, there = STRESSORS["position"].conditions(str(gold), placing)[0], f", gold at {gold}"
 
-    def condition(edit: str, dose: float, layers: str, twin: str, edits: tuple[Edit, ...]) -> Condition:
-        labels = {"edit": edit, "dose": dose, "layers": layers, "twin": twin}
-        name = "/".join(["edit", edit, f"{dose:g}", layers, *([twin] if twin else [])]) if edits else "edit/none"
-        return Condition(name, "edit", labels, stream=shown.stream, transform=shown.transform, edits=edits)
+        def condition(
+            edit: str, dose: float, layers: str, twin: str, edits: tuple[Edit, ...], shown: Condition = shown,
+            there: str = there, gold: int | None = gold,
+        ) -> Condition:  # fmt: skip
+            labels = {"edit": edit + there, "dose": dose, "layers": layers, "twin": twin, "place": gold}
+            parts = ["edit", edit + there, *([f"{dose:g}", layers] if edits else ()), *([twin] if twin else ())]
+            return Condition(
+                "/".join(parts),
+                "edit",
+                labels,
+                stream=shown.stream,
+                transform=shown.transform,
+                edits=edits,
+                draws=options.draws,
+            )
 
-    found = [condition(UNEDITED, 0.0, "all", "", ())]
-    for text in filter(None, (part.strip() for part in values.split(";"))):
-        name = " ".join(_DOSES.sub(r"\1", _BY.sub(r"\1", text)).split())  # without its doses: "block anchors"
-        for layers in options.layers:
-            for edit, dose in read_doses(text, layers, options):
-                found.append(condition(name, dose, layers, "", (edit,)))
-                twins = edit.controls() if options.controls else {}
-                found += [condition(name, dose, layers, twin, (one,)) for twin, one in twins.items()]
+        found.append(condition(UNEDITED, 0.0, "all", "", ()))
+        for text in filter(None, (part.strip() for part in values.split(";"))):
+            name = " ".join(_DOSES.sub(r"\1", _BY.sub(r"\1", text)).split())  # without its doses: "block anchors"
+            for layers in options.layers:
+                for edit, dose in read_doses(text, layers, options):
+                    found.append(condition(name, dose, layers, "", (edit,)))
+                    twins = edit.controls() if options.controls else {}
+                    found += [condition(name, dose, layers, twin, (one,)) for twin, one in twins.items()]
     return tuple({one.name: one for one in found}.values())
 
 
@@ -72,19 +98,22 @@ def read_doses(text: str, layers: str, options: EditOptions) -> Iterator[tuple[E
 
     op, _, rest = text.partition(" ")
     rest, factors = (found[1], _numbers(found[2], text)) if (found := _BY.fullmatch(rest)) else (rest, [])
-    where: dict[str, Any] = {"layers": layers, "rows": options.rows, "steps": options.steps}
+    where: dict[str, Any] = {"layers": layers, "rows": options.rows, "steps": options.at}
     where |= {"source": options.source, "by_head": options.by_head}
-    if op == "heads":
-        yield Edit(op, heads=rest.strip() or "all", **where), float(rest.count(".") or 1)
-    elif factors:
+    chosen = "heads" if op == "heads" else "keys"
+    if op == "heads":  # a table that is not there is told when the run begins
+        where["table"] = options.table if Path(options.table).exists() else ""
+    if factors:
         for factor in factors:
             yield Edit(op, keys=rest.strip(), factor=factor, **where), factor
-    elif (doses := _DOSES.search(rest)) and len(numbers := _numbers(doses[2], text)):
-        for number in numbers:
-            keys = f"{rest[: doses.start()]}{doses[1]}({number:g}){rest[doses.end() :]}"
-            yield Edit(op, keys=keys.strip(), **where), number
+    elif doses := _DOSES.search(rest):
+        *counts, last = (part.strip() for part in doses[2].split(","))
+        pool = f", {last}" if counts and not re.match(r"[\d.]", last) else ""
+        for number in _numbers(",".join(counts if pool else [*counts, last]), text):
+            picked = f"{rest[: doses.start()]}{doses[1]}({number:g}{pool}){rest[doses.end() :]}"
+            yield Edit(op, **{chosen: picked.strip()}, **where), number
     else:
-        yield Edit(op, keys=rest.strip() or "all", **where), 1.0
+        yield Edit(op, **{chosen: rest.strip() or "all"}, **where), float((op == "heads" and rest.count(".")) or 1)
 
 
 def _numbers(text: str, whole: str) -> list[float]:
@@ -103,8 +132,8 @@ STRESSORS.add(
         summary="Edits of attention, separated by semicolons",
         example="block anchors(1,3,5); keep top(8,32)",
         make=edit_conditions,
-        labels={"edit": str, "dose": float, "layers": str, "twin": str},
-        axis=Axis("dose", "dose", "{edit}, {layers} layers", twin="twin"),
+        labels={"edit": str, "dose": float, "layers": str, "twin": str, "place": int},
+        axis=Axis("dose", "dose", "{edit}, {layers} layers", twin="twin", shared=("place",)),
         options=EditOptions,
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,9 @@ from floatscope.qa.stressors import BASELINES, STRESSORS, Condition
 from floatscope.qa.tasks import PASSAGES, WORLD
 from floatscope.qa.world import KINDS
 from floatscope.registry import did_you_mean
-from floatscope.study import interventions as interventions  # its row of the registry
+from floatscope.report.rules import Rule
+from floatscope.study import attributions as attributions  # their rows of the registry
+from floatscope.study import interventions as interventions
 from floatscope.validation import Mistake, mistakes_in, read_toml, validated
 
 NULL_QUERY, GUESS = "null_query", "guess"
@@ -28,7 +30,7 @@ CONTROL_PASSES = (UNTRAINED, NULL_QUERY)
 RETRIEVERS = ("bm25", "dense")
 DOCUMENTS = "documents"
 SHIPPED = Path(__file__).parent / "studies"
-PARTS = ("models", "tasks", "conditions")
+PARTS = ("models", "tasks", "conditions", "rules")
 """Keys of a study that are lists of tables."""
 
 
@@ -50,6 +52,8 @@ class ModelPlan:
     """"auto" spreads a model over several devices."""
     mask_id: int | None = None
     """The mask token, where the checkpoint does not say."""
+    block: int | None = None
+    """The block size of a model that sees in blocks, where it is neither stated nor its family's."""
     sampler: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Its own sampler settings beside the family's (`name` for another sampler); slots and steps are the study's."""
 
@@ -227,13 +231,15 @@ class Study:
     trace_wrong: int = 0
     """Traces to keep beside these, chosen by the answers: of each task and condition so many samples that a model got
     wrong and as many right ones, under every model; analyses leave them out."""
-    keep: Literal["compact", "groups", "heads"] = "compact"
+    keep: Literal["compact", "rollout", "groups", "heads"] = "compact"
     """How much a trace holds."""
     controls: tuple[str, ...] = CONTROL_PASSES
     """Control passes for samples that are traced: untrained, null_query."""
     analyses: tuple[str, ...] = ()
     """Analyses of the traces, by name; "all" is every one."""
     prompt: PromptPlan = PromptPlan()
+    rules: tuple[Rule, ...] = ()
+    """What counts as present, as `[[rules]]` tables: written before a run, and printed with its verdicts."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"\w[\w .-]*", self.name):
@@ -258,6 +264,8 @@ class Study:
         if "all" in self.analyses:
             object.__setattr__(self, "analyses", tuple(ANALYSES))
         _check_names(self.analyses, ANALYSES, "analysis", "analyses")
+        for number, rule in enumerate(self.rules):
+            _check_names(rule.models, [model.name for model in self.models], "model", "rules", number, "models")
         if self.analyses and not any(self.traces_of(curve) for curve in self.conditions):
             raise Mistake("Analyses need traces, and this study keeps none: set traces.", "analyses")
         self._check_curves()
@@ -289,7 +297,10 @@ class Study:
                         "tasks",
                     )
                 for condition in curve.conditions:
-                    if seen.setdefault((task.name, condition.name), number) != number:
+                    if seen.setdefault((task.name, condition.name), number) == number:
+                        continue
+                    before = {one.name: one for one in self.conditions[seen[task.name, condition.name]].conditions}
+                    if not _is_unedited(condition) or before[condition.name].content != condition.content:
                         raise Mistake(
                             f"The condition {condition.name!r} of the task {task.name!r} comes twice.", *place
                         )
@@ -316,11 +327,23 @@ class Study:
             limit = min(self.samples_of(task), curve.limit or self.samples_of(task))
             traces, models = self.traces_of(curve), curve.models
             found += [Cell(task, condition, limit, traces, models) for condition in curve.conditions]
-        return tuple(found)
+        cells: dict[str, Cell] = {}
+        for cell in found:  # what several curves are held to is run once, for the one that wants most
+            had = cells.setdefault(cell.condition.name, cell)
+            limit, traces = max(had.limit, cell.limit), max(had.traces, cell.traces)
+            models = tuple(dict.fromkeys((*had.models, *cell.models))) if had.models and cell.models else ()
+            cells[cell.condition.name] = replace(had, limit=limit, traces=traces, models=models)
+        return tuple(cells.values())
 
     def steps_for(self, slots: int) -> int:
         """Denoising steps for a number of slots: in the study's proportion, at least one."""
         return slots if self.steps is None else max(1, round(self.steps * slots / self.slots))
+
+
+def _is_unedited(condition: Condition) -> bool:
+    """Whether it is what edits are held to, which curves may share."""
+    axis = STRESSORS[condition.stressor].axis
+    return axis is not None and bool(axis.twin) and not condition.labels[axis.label]
 
 
 def _check_sampler(settings: Mapping[str, Any]) -> None:

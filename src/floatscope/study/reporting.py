@@ -30,7 +30,13 @@ QUESTION = (
 def tables_text(run: Run, form: str) -> str:
     """The scores of a run as Markdown, LaTeX or CSV."""
     rows = run.results()
-    text = write_tables(score_frame(rows), table_notes(rows), form)
+    text = write_tables(score_frame(rows), table_notes(rows), form, run.study.rules)
+    if form == "markdown" and any(
+        cell.condition.attribution for task in run.study.tasks for cell in run.study.cells(task)
+    ):
+        from floatscope.attribution.faithfulness import faithfulness_text
+
+        text += "\n" + faithfulness_text(run.attribution())
     said = run.unfinished
     marks = {"markdown": f"**{said}**\n\n", "latex": f"% {said}\n"}
     return f"{marks.get(form, '')}{text}" if said else text
@@ -57,6 +63,7 @@ def gather(run: Run, results: Mapping[str, Result]) -> Content:
         scores=scores,
         notes=table_notes(rows)["documents"],
         units=unit_frame(run),
+        rules=run.study.rules,
         traces=tuple(_player_traces(run, rows)),
         results=results,
         missing=missing_analyses(run),

@@ -95,6 +95,8 @@ def run_study(
             missing |= run_missing(units_to_trace(jobs, read_rows(folder), tasks, study.trace_wrong))
         run = Run(folder, study)
         write_table(run.scores(), folder / TABLES / "scores.parquet")
+        if any(cell.condition.attribution for task in study.tasks for cell in study.cells(task)):
+            write_table(run.attribution(), folder / TABLES / "attribution.parquet")
         run_analyses(run, notify)
     return Outcome(run, len(jobs), len(missing), int(run.results()["error"].is_not_null().sum()), store.damaged)
 

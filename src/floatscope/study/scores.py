@@ -7,10 +7,11 @@ tables and curves are made of it by `floatscope.report`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
-from floatscope.qa.metrics import METRICS, PASSAGE_METRICS
+from floatscope.qa.metrics import METRICS, OUTCOMES, PASSAGE_METRICS
 from floatscope.qa.stressors import STRESSORS
 from floatscope.statistics import (
     Difference,
@@ -20,6 +21,7 @@ from floatscope.statistics import (
     macro_interval,
     mcnemar,
     mean_interval,
+    paired_chance,
     proportion_interval,
 )
 from floatscope.study.plan import DOCUMENTS, GUESS
@@ -27,6 +29,8 @@ from floatscope.study.plan import DOCUMENTS, GUESS
 if TYPE_CHECKING:
     import polars as pl
 
+EFFECTS = ("accuracy", "f1", "changed", "steps", "log_probability", "bound", "kl", "removed")
+"""What edits have effects on: scores, answers that are others than without the edit, steps to finish, and outcomes."""
 UNEDITED = "unedited"
 """What an edit is held to first: the same model without it."""
 _RIGHT_OR_WRONG = ("accuracy", "em")
@@ -79,12 +83,27 @@ class _Answers:
 
     def __init__(self, results: pl.DataFrame) -> None:
         self._cells: dict[tuple[str, Subject, str, str], dict[str, float]] = {}
-        metrics = [name for name in (*METRICS, *PASSAGE_METRICS) if name in results.columns]
+        names = (*METRICS, *PASSAGE_METRICS, *OUTCOMES, "steps")
+        metrics = [name for name in names if name in results.columns]
         wanted = ("model", "control", "task", "condition", "sample", *metrics)
         for model, control, task, condition, sample, *values in results.select(wanted).iter_rows():
             for metric, value in zip(metrics, values, strict=True):
                 if value is not None:
                     self._cells.setdefault((metric, (model, control), task, condition), {})[sample] = value
+
+    def note_changes(self, results: pl.DataFrame, unedited: Mapping[tuple[str, str], str]) -> None:
+        """Score as `changed` what is answered otherwise than without an edit; `unedited`: by task and condition."""
+        said: dict[tuple[Subject, str, str], dict[str, str | None]] = {}
+        columns = ("model", "control", "task", "condition", "sample", "prediction")
+        for model, control, task, condition, sample, prediction in results.select(columns).iter_rows():
+            said.setdefault(((model, control), task, condition), {})[sample] = prediction
+        for (task, condition), plain in unedited.items():
+            for subject in {subject for subject, *_ in said}:
+                own, before = (said.get((subject, task, name), {}) for name in (condition, plain))
+                pairs = {sample: (text, before.get(sample)) for sample, text in own.items()}
+                self._cells["changed", subject, task, condition] = {
+                    sample: float(now != then) for sample, (now, then) in pairs.items() if None not in (now, then)
+                }
 
     def passage_metrics(self, task: str) -> list[str]:
         """What a task of passages is scored by; nothing for one of questions."""
@@ -160,12 +179,11 @@ def _with_documents(own: pl.DataFrame) -> Iterator[dict[str, Any]]:
 def _under_stress(own: pl.DataFrame) -> list[dict[str, Any]]:
     """Every stress condition and baseline: the scores of each model and guess, with their place on a curve.
 
-    Then what every edit does to accuracy, beside the unedited model and beside its control twins, paired by sample. The
-    chance p of these is corrected for their number, by Holm's method.
+    Then what every edit does.
     """
     answers, subjects = _Answers(own), _subjects(own)
     scores: list[dict[str, Any]] = []
-    effects: list[dict[str, Any]] = []
+    held: list[tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = []
     points = own.unique(["task", "condition"], keep="first", maintain_order=True).to_dicts()
     for point in points:
         task, place = (point["task"],), _curve(point)
@@ -174,28 +192,58 @@ def _under_stress(own: pl.DataFrame) -> list[dict[str, Any]]:
         for subject in subjects:
             if subject[1] == GUESS and passage_metrics:
                 continue
-            for metric in passage_metrics or METRICS:
+            for metric in passage_metrics or (*METRICS, *OUTCOMES):
                 found = answers.score(metric, subject, task, point["condition"])
-                scores.append(_row(subject[1] or "score", found, task, metric, model=subject[0], **about))
-        axis = getattr(STRESSORS.get(point["stressor"]), "axis", None)
-        if axis is None or not axis.twin or not place:
-            continue
-        alike = [one for one in points if (one["task"], one["stressor"]) == (point["task"], point["stressor"])]
-        same = [name for name in STRESSORS[point["stressor"]].labels if name != axis.twin]
-        beside = dict(zip([UNEDITED], (one["condition"] for one in alike if not one[axis.label]), strict=False))
-        beside |= {
-            one[axis.twin]: one["condition"]
-            for one in alike
-            if one[axis.twin] and all(one[name] == point[name] for name in same)
-        }
-        models = [subject for subject in subjects if subject[1] != GUESS]
-        for model, (name, condition) in product(models, beside.items()):
-            found = answers.gain("accuracy", model, task, point["condition"], condition)
-            effects.append(_row("effect", found, task, "accuracy", model=model[0], beside=name, **about))
-    known = [row for row in effects if row.get("p") is not None]
-    for row, p in zip(known, holm([row["p"] for row in known]), strict=True):
-        row["p"] = p
-    return scores + effects
+                if found is not None or metric not in OUTCOMES:
+                    scores.append(_row(subject[1] or "score", found, task, metric, model=subject[0], **about))
+        if place and (beside := _beside(point, points)):
+            held.append((point, about, beside))
+    return scores + _effects(own, answers, held)
+
+
+def _effects(
+    own: pl.DataFrame, answers: _Answers, held: Sequence[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, str]]]
+) -> list[dict[str, Any]]:
+    """What every edit does, beside the unedited model and its control twins, paired by sample.
+
+    held: points, what rows say of them, and the conditions they are held to. The chance p is corrected for the number
+    of rows of its metric, by Holm's method.
+    """
+    if not held:
+        return []
+    answers.note_changes(own, {(point["task"], name): beside[UNEDITED] for point, _, beside in held
+                               for name in (point["condition"], *beside.values())})  # fmt: skip
+    models = [subject for subject in _subjects(own) if subject[1] != GUESS]
+    rows: list[dict[str, Any]] = []
+    for metric in EFFECTS:
+        made = []
+        for (point, about, beside), model in product(held, models):
+            task = (point["task"],)
+            for name, condition in beside.items():
+                found = answers.gain(metric, model, task, point["condition"], condition)
+                if found is not None:
+                    pair = answers.paired(metric, point["task"], (model, point["condition"]), (model, condition))
+                    found = replace(found, p=paired_chance(*pair))
+                if found is not None or metric == "accuracy":
+                    made.append(_row("effect", found, task, metric, model=model[0], beside=name, **about))
+        known = [row for row in made if row.get("p") is not None]
+        for row, p in zip(known, holm([row["p"] for row in known]), strict=True):
+            row["p"] = p
+        rows += made
+    return rows
+
+
+def _beside(point: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The conditions that an edit is held to, by name: the unedited one first; nothing for what is no edit."""
+    axis = getattr(STRESSORS.get(point["stressor"]), "axis", None)
+    if axis is None or not axis.twin:
+        return {}
+    shared = ("task", "stressor", *axis.shared)
+    alike = [one for one in points if all(one[name] == point[name] for name in shared)]
+    same = [name for name in STRESSORS[point["stressor"]].labels if name != axis.twin]
+    twins = [one for one in alike if one[axis.twin] and all(one[name] == point[name] for name in same)]
+    unedited = [(UNEDITED, one["condition"]) for one in alike if not one[axis.label]][:1]
+    return dict([*unedited, *((one[axis.twin], one["condition"]) for one in twins)])
 
 
 def _curve(labels: Mapping[str, Any]) -> dict[str, str]:

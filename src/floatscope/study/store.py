@@ -21,7 +21,7 @@ from floatscope import __version__
 from floatscope.errors import UserError
 from floatscope.files import PARTIAL, file_hash, read_json, unsealed
 from floatscope.qa.guesses import GUESSES
-from floatscope.qa.metrics import METRICS, PASSAGE_METRICS
+from floatscope.qa.metrics import METRICS, OUTCOMES, PASSAGE_METRICS, SIGNALS
 from floatscope.qa.stressors import Label, label_types
 from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, ModelPlan, Study, read_study
 from floatscope.study.units import Job, Unit, storable
@@ -66,8 +66,8 @@ class Row:
     question: str
     answers: tuple[str, ...]
     prediction: str | None = None
-    scores: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """By metric; none where the unit failed."""
+    scores: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """By metric; none where the unit failed. `attribution` has the record of its methods."""
     prompt_tokens: int | None = None
     steps: int | None = None
     cut: int | None = None
@@ -279,8 +279,10 @@ class Run:
         types = {str: pl.String, int: pl.Int64, float: pl.Float64}
         labels = {name: types[kind] for name, kind in label_types().items()}
         metrics = (*METRICS, *(PASSAGE_METRICS if any(task.is_passages for task in study.tasks) else ()))
+        metrics += OUTCOMES if any(condition.draws is not None for _, condition in cells) else ()
         rest = dict.fromkeys(("sample", "control", "question"), pl.String) | {"answers": pl.List(pl.String)}
         rest["number"] = pl.Int64
+        metrics += SIGNALS if any(condition.attribution for _, condition in cells) else ()
         rest |= {"prediction": pl.String} | dict.fromkeys(metrics, pl.Float64)
         rest |= dict.fromkeys(("prompt_tokens", "steps", "cut"), pl.Int64)
         rest |= dict.fromkeys(("error", "trace"), pl.String)
@@ -288,6 +290,17 @@ class Run:
             raise UserError(f"A stressor has a label {min(taken)!r}, which all results have: give it another name.")
         schema = texts | labels | rest
         return pl.DataFrame({name: [row.get(name) for row in rows] for name in schema}, schema=schema)
+
+    def attribution(self) -> pl.DataFrame:
+        """How far each method of attribution can be believed, with intervals; also in tables/attribution.parquet."""
+        from floatscope.attribution.faithfulness import faithfulness
+
+        rows = [
+            row | row["scores"]
+            for row in read_rows(self.folder)
+            if not row["control"] and "attribution" in row["scores"]
+        ]
+        return faithfulness(sorted(rows, key=lambda row: (row["model"], row["task"], row["condition"], row["number"])))
 
     @property
     def unfinished(self) -> str:
@@ -304,9 +317,10 @@ class Run:
 
         statistic: "score" of a model; "guess" of a guess without a model; "gain" from documents; "difference" of the
         gain of `model` minus that of `beside`; "only right", the share that `model` got right and `beside` did not;
-        "effect", what an edit of attention does to accuracy, minus `beside`: the unedited model or a control twin.
+        "effect", what an edit of attention does to `metric`, minus `beside`: the unedited model or a control twin.
         value, low, high: with a 95 % interval. n: samples, 0 where there is no value. p: of gains and differences;
-        McNemar's for "only right". task: null for an average over tasks. panel, axis, x: of points of stress curves.
+        McNemar's for "only right"; of effects McNemar's or Student's, corrected by Holm's method. task: null for an
+        average over tasks. panel, axis, x: of points of stress curves.
         """
         from floatscope.study.scores import score_frame
 

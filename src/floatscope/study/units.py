@@ -89,6 +89,8 @@ class Job:
         it are not run together."""
         condition = self.condition
         told = (dict(condition.sampler), condition.edits, condition.replay, self.sample.is_passage)
+        told += () if condition.draws is None else (f"draws {condition.draws}",)
+        told += (condition.attribution,) if condition.attribution else ()
         return repr(told) if any(told) else ""
 
 
@@ -145,6 +147,12 @@ def load_task(study: Study, plan: TaskPlan) -> LoadedTask:
         )
         conditions = [cell.condition for cell in study.cells(plan)]
         check_conditions(conditions, task.samples, task.pool, study.seed)
+        for edit in (edit for condition in conditions for edit in condition.edits):
+            if "retrieval(" in edit.heads:
+                raise UserError(
+                    f"The edit of the heads {edit.heads} needs a table of heads: name what `floatscope analyze "
+                    "retrieval_heads` wrote, with table."
+                )
     except UserError as error:
         raise UserError(f"The task {plan.name!r}: {error}") from error
     for notice in filter(None, (changed_documents(task.samples, condition) for condition in conditions)):

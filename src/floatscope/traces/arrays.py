@@ -15,6 +15,7 @@ from floatscope.registry import Registry, did_you_mean
 
 SHORT_FORMS = {
     "compact": ("compact",),
+    "rollout": ("compact", "rollout"),
     "groups": ("compact", "groups"),
     "heads": ("compact", "heads"),
     "matrices": ("compact", "heads", "matrices"),
@@ -70,6 +71,12 @@ ARRAYS: Registry[TraceArray] = Registry(
         "commit_key_mass": _row(f"{_BY_COMMIT} rank", "their probabilities"),
         "commit_mass": _row(f"{_BY_COMMIT} column", "that row's mass on each column set"),
         "commit_entropy": _row(_BY_COMMIT, "that row's entropy in nats"),
+        "rollout": _row(
+            "step layer group column",
+            "mean over the group's rows of the rollout through the layers up to this one, summed by column set",
+            "rollout",
+        ),
+        "commit_rollout": _row("answer layer column", "the same of the row that filled the slot", "rollout"),
         "tokens": _row("step answer", "token of each slot as the step's forward saw it", bytes=8, maker="steps"),
         "state": _row("step answer", "0 where the slot was masked in that forward, else 1", bytes=1, maker="steps"),
         "candidate_tokens": _row(

@@ -28,7 +28,7 @@ _TOLD = (
 )  # fmt: skip
 """What the file of a trace holds as they are, and what its header tells."""
 Kind = Literal["mdm", "arm"]
-Logits = Literal["same", "shifted", "next"]
+Logits = Literal["same", "shifted", "block_next", "next"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -63,7 +63,8 @@ class Trace:
     mixers: tuple[str, ...] = ()
     """The kind of mixer of each layer; empty: softmax attention everywhere."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What the caller knows of the sample: `sample`, `task`, `condition`; copied, never interpreted."""
+    """What the caller knows of the sample: `sample`, `task`, `condition`; copied, never interpreted. Beside it
+    `passing_texts`: the texts, by id, of tokens that slots held and did not keep."""
 
     def __getattr__(self, name: str) -> NDArray[Any]:
         if name.startswith("__") or name not in ARRAYS:
@@ -140,7 +141,10 @@ class Trace:
 
     @property
     def events(self) -> list[list[tuple[int, str, int]]]:
-        """Per step, what happened to slots: (slot, commit or revise, the new token), (slot, renoise, the old one)."""
+        """Per step, what happened to slots: (slot, event, token), of which the token is the new one, or the withdrawn.
+
+        An event is commit, revise or renoise.
+        """
         before = self.arrays["tokens"]
         after = np.concatenate([before[1:], self.canvas[self.slots][None]])
         was = ~self.masked
@@ -186,14 +190,21 @@ class Trace:
 
     def region_matrix(self, head_mean: bool = False) -> NDArray[np.float32]:
         """[step, layer, head, region, region] mean row of each region, answer states merged; or the mean over heads."""
+        attention = self.region_attention[..., : len(self.region_labels)]
+        return self._merged(attention.mean(axis=2) if head_mean else attention)
+
+    def region_rollout(self) -> NDArray[np.float32]:
+        """[step, layer, region, region] token rollout through the layers up to each one, mean row of each region."""
+        return self._merged(self.rollout[..., : len(self.region_labels)])
+
+    def _merged(self, attention: NDArray[Any]) -> NDArray[np.float32]:
+        """[step, layer, ..., group, column] with the states of answer rows merged."""
         regions = self.region_labels
         of_group = [regions.index(label.partition(":")[0]) for label in self.group_labels]
         rows = self.group_rows.astype(np.float64)  # [step, group]
         member = np.eye(len(regions))[of_group]  # [group, region]
         total = rows @ member  # [step, region]
         share = rows[:, :, None] * member / np.maximum(total, 1)[:, None, :]  # [step, group, region]
-        attention = self.region_attention[..., : len(regions)]
-        attention = attention.mean(axis=2) if head_mean else attention
         return np.einsum("sl...gc,sgr->sl...rc", attention, share, optimize=True).astype(np.float32)
 
     def validate(self) -> "Trace":

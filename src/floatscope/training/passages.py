@@ -25,7 +25,7 @@ from floatscope.qa.samples import Document, Sample
 from floatscope.training.recipe import AdapterRecipe
 from floatscope.training.stream import ANSWER, FIRST_EOS, GAP, LATER_EOS, PROMPT, TEXT, Example, Stream, draw_slots
 
-HELD_OUT = "held_out.jsonl"
+HELD_OUT, WHOLE = "held_out.jsonl", "passages.jsonl"
 LONGEST_ANSWER = 15  # tokens: with its eos it fits the most slots that the stream has
 DISTRACTORS = 9
 OVERLAP = 13  # words in a row that no held-out passage shares with training

@@ -18,7 +18,15 @@ from floatscope.qa.world import World
 from floatscope.qa.world.vocabulary import make_tokenizer
 from floatscope.training.gates import read_out
 from floatscope.training.learner import AdapterLearner, TwinLearner, parent_tokenizer, write_merged
-from floatscope.training.passages import HELD_OUT, PassageStream, Windows, held_out_samples, read_data, write_samples
+from floatscope.training.passages import (
+    HELD_OUT,
+    WHOLE,
+    PassageStream,
+    Windows,
+    held_out_samples,
+    read_data,
+    write_samples,
+)
 from floatscope.training.recipe import RECIPES, AdapterRecipe, TwinRecipe
 from floatscope.training.trainer import CHECKPOINT, Listener, Trainer, make_folder, writing
 from floatscope.training.world_stream import WorldStream, lessons_of
@@ -106,12 +114,16 @@ def adapt(
 
 
 def split_only(parent: str | Path, files: Sequence[str | Path], out: Path, recipe: AdapterRecipe) -> int:
-    """Write the out/held_out.jsonl of `adapt` without any training, and return how many questions it has."""
+    """Write the out/held_out.jsonl of `adapt` without any training, and return how many questions it has.
+
+    Beside it, out/passages.jsonl has their gold passages whole: texts to continue that no fork was trained on.
+    """
     if (out / CHECKPOINT).exists():
         raise UserError(f"{out} holds a fork, whose own held-out questions are there: choose another folder.")
     windows = Windows(parent_tokenizer(load(parent, check=False)), recipe.window)
-    held_out = held_out_samples(read_data(files, recipe.held_out, windows), windows)
+    data = read_data(files, recipe.held_out, windows)
     make_folder(out)
     with writing(out):
-        write_samples(held_out, out / HELD_OUT)
-    return len(held_out)
+        write_samples(held_out_samples(data, windows), out / HELD_OUT)
+        write_samples(data.held_out, out / WHOLE)
+    return len(data.held_out)

@@ -6,6 +6,7 @@
   const PACE = 220; // a step stays at least so many milliseconds, or a small model would be over before it is seen
   const find = (name) => document.getElementById(name);
   const wait = (time) => new Promise((resolve) => setTimeout(resolve, time));
+  const hiddenTokens = new Map(); // positions of tokens that a second run hides, with their words
   let setup = null, running = null, player = null;
 
   function option(select, value, text) {
@@ -26,6 +27,7 @@
     item.querySelector(".text").value = given.text;
     item.querySelector(".text").maxLength = setup.limits.text;
     item.querySelector(".gold input").checked = given.gold;
+    item.querySelector(".hide input").addEventListener("change", showHidden);
     item.querySelector(".remove").addEventListener("click", () => { item.remove(); countDocuments(); });
     find("documents").append(item);
     countDocuments();
@@ -39,7 +41,9 @@
       item.querySelector(".title").setAttribute("aria-label", `Title of document ${place + 1}`);
       item.querySelector(".text").setAttribute("aria-label", `Text of document ${place + 1}`);
       item.querySelector(".remove").setAttribute("aria-label", `Remove document ${place + 1}`);
+      item.querySelector(".hide input").setAttribute("aria-label", `Hide document ${place + 1}`);
     });
+    showHidden();
     find("count").textContent = items.length ? `(${items.length})` : "(none: from memory)";
     find("add").disabled = items.length >= setup.limits.documents;
   }
@@ -49,6 +53,7 @@
     find("answers").value = sample.answers.join("\n");
     find("documents").replaceChildren();
     sample.documents.forEach(addDocument);
+    hiddenTokens.clear();
     countDocuments();
     for (const name of ["slots", "steps"]) find(name).value = sample.slots ?? setup[name];
     const other = setup.models.find((model) => model.name === find("other").value);
@@ -96,14 +101,44 @@
     for (const name of ["input", "change", "click"]) find("form").addEventListener(name, keepForm);
   }
 
+  // What a second run hides
+
+  function hiddenDocuments() {
+    return [...find("documents").children].flatMap((item, place) => (item.querySelector(".hide input").checked ? [place + 1] : []));
+  }
+
+  function showHidden() {
+    const names = [...hiddenDocuments().map((number) => `document ${number}`), ...[...hiddenTokens.values()].map((word) => `“${word}”`)];
+    find("hiding").hidden = !names.length;
+    find("hidden-names").textContent = names.join(", ");
+    for (const chip of document.querySelectorAll("#player .fs-token"))
+      chip.classList.toggle("fs-hidden", hiddenTokens.has(Number(chip.dataset.token)));
+  }
+
+  function hideToken(event) {
+    const chip = event.target.closest(".fs-token");
+    if (!chip || !chip.dataset.token || chip.classList.contains("fs-slot")) return;
+    if (event.type === "keydown" && event.key !== "Enter") return;
+    const token = Number(chip.dataset.token);
+    if (!hiddenTokens.delete(token)) hiddenTokens.set(token, chip.textContent);
+    showHidden();
+  }
+
+  function showAll() {
+    hiddenTokens.clear();
+    for (const box of document.querySelectorAll(".hide input")) box.checked = false;
+    showHidden();
+  }
+
   // A model is not compared with itself.
   function offerOthers() {
     for (const other of find("other").options) other.disabled = other.value !== "" && other.value === find("model").value;
     if (find("other").value === find("model").value) find("other").value = "";
   }
 
-  function request() {
+  function request(again) {
     return {
+      hidden: again ? [...hiddenDocuments().map((number) => `doc ${number}`), ...[...hiddenTokens.keys()].map(String)] : [],
       question: find("question").value,
       documents: [...find("documents").children].map((item) => ({
         title: item.querySelector(".title").value,
@@ -178,7 +213,8 @@
   }
 
   class Show {
-    constructor() {
+    constructor(again) {
+      this.again = again;
       this.layerChosen = false;
       this.shownAt = 0;
       this.ended = false;
@@ -233,6 +269,7 @@
       player.finish(run, data);
       this.chooseLayer();
       this.cards[run].finish(data, seconds);
+      showHidden();
     }
 
     chooseLayer() {
@@ -251,7 +288,13 @@
 
     done() {
       this.ended = true;
-      say("done: go back through steps and layers, or press play");
+      const [first, second] = this.cards.map((card) => card.item.dataset.prediction);
+      if (!this.again) say("done: go back through steps and layers, or press play");
+      else if (first === second) say(`done: the answer stays “${first}”`);
+      else {
+        make("p", "card-note changed", this.cards[1].item, `changed from “${first}”`);
+        say(`done: the answer changes from “${first}” to “${second}”`);
+      }
     }
 
     error({ sentence }) {
@@ -260,18 +303,18 @@
     }
   }
 
-  async function start() {
-    const show = new Show();
+  async function start(again) {
+    const show = new Show(again);
     running = new AbortController();
     find("results").replaceChildren();
-    find("start").disabled = true;
+    find("start").disabled = find("again").disabled = true;
     find("stop").hidden = false;
     say("sending");
     try {
       const response = await fetch("jobs", {
         method: "POST",
         headers: { "Content-Type": "application/json" },
-        body: JSON.stringify(request()),
+        body: JSON.stringify(request(again)),
         signal: running.signal,
       });
       if (!response.ok) show.error(await response.json());
@@ -284,14 +327,17 @@
       if (error.name === "AbortError") say("stopped");
       else say("the server cannot be reached: is floatscope serve still running?", true);
     } finally {
-      find("start").disabled = false;
+      find("start").disabled = find("again").disabled = false;
       find("stop").hidden = true;
     }
   }
 
   async function open() {
     floatscope.themeButton(find("theme"));
-    find("form").addEventListener("submit", (event) => { event.preventDefault(); start(); });
+    find("form").addEventListener("submit", (event) => { event.preventDefault(); start(event.submitter === find("again")); });
+    find("unhide").addEventListener("click", showAll);
+    for (const kind of ["click", "keydown"]) find("player").addEventListener(kind, hideToken);
+    find("question").addEventListener("input", () => { hiddenTokens.clear(); showHidden(); }); // positions are another text's
     find("stop").addEventListener("click", () => running.abort());
     try {
       setup = await (await fetch("setup.json")).json();

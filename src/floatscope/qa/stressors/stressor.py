@@ -51,12 +51,20 @@ class Condition:
     """Tokens of a passage to show around its slots; 0: all there are."""
     replay: bool = False
     """Whether the slots of a passage take its own tokens, whatever the model would choose."""
+    draws: int | None = None
+    """How the log-probability of the right answer is measured: None: it is not; 0: by a replay; more: also by a bound
+    from so many Monte Carlo draws."""
+    attribution: tuple[str, ...] = ()
+    """Methods by which the answer is attributed to its documents, and what else is measured of it."""
 
     @cached_property
     def content(self) -> str:
         """A hash of all that the condition does, whatever it is called."""
         done = (self.stream, _described(self.transform), self.slots, self.placement, dict(self.sampler), self.edits)
-        done += tuple(filter(None, (self.layout, self.context, self.replay)))  # so that others stay what they were
+        done += tuple(
+            filter(None, (self.layout, self.context, self.replay, self.attribution))
+        )  # so that others stay what they were
+        done += () if self.draws is None else (f"draws {self.draws}",)
         return hashlib.sha256(repr(done).encode()).hexdigest()[:16]
 
 
@@ -80,6 +88,8 @@ class Axis:
     """What tells one curve from another, with labels in braces: "among {documents} documents"."""
     twin: str = ""
     """The label that is empty for what is tried and names its control twins, which have all other labels in common."""
+    shared: tuple[str, ...] = ()
+    """Labels that what is tried has in common with the condition without it, where there are several of these."""
 
 
 @dataclass(frozen=True)

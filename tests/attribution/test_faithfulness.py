@@ -1,0 +1,79 @@
+"""Measures of faithfulness on records whose values are known by hand."""
+
+import numpy as np
+import pytest
+
+from floatscope.attribution.faithfulness import auroc, faithfulness, faithfulness_text, measures, removal, with_heads
+from floatscope.attribution.recorded import subsets
+
+
+def record(scores, gold=(0, 1, 0), stands=(0, 1, 0), sentences=(0, 0, 1), heads=None, falls=None):
+    found = {"methods": scores, "gold": list(gold), "stands": list(stands), "gold_sentences": list(sentences)}
+    return found | ({"heads": heads} if heads else {}) | ({"falls": falls} if falls else {})
+
+
+def scores(*documents, sentences=(1, 2, 3)):
+    return {"documents": list(documents), "sentences": list(sentences)}
+
+
+def test_top_documents_count_ties_by_chance_and_have_guess_levels():
+    one = record({"a": scores(1, 2, 0), "b": scores(2, 2, 0), "c": scores(3, 2, 0)}, stands=(1, 0, 1))
+    found = measures(one, one["methods"])
+    assert [found[name, "top_gold"] for name in "abc"] == [(1, 1 / 3), (0.5, 1 / 3), (0, 1 / 3)]
+    assert [found[name, "top_stands"][0] for name in "abc"] == [0, 0.5, 1]
+    assert found["a", "top_stands"][1] == pytest.approx(2 / 3)
+    nowhere = record({"a": scores(1, 2, 0)}, stands=(0, 0, 0), sentences=(0, 0, 0))
+    assert measures(nowhere, nowhere["methods"]).keys() == {("a", "top_gold")}
+
+
+def test_ranks_are_held_to_leave_one_out():
+    methods = {"leave_one_out": scores(3, 2, 1), "same": scores(30, 2, 1), "other": scores(1, 2, 3)}
+    found = measures(record(methods), methods)
+    assert found["same", "rank"][0] == pytest.approx(1)
+    assert found["other", "rank"][0] == pytest.approx(-1)
+    assert ("leave_one_out", "rank") not in found
+
+
+def test_sentences_by_the_chance_that_the_gold_one_is_above():
+    assert auroc(np.array([3.0, 1, 2, 2]), np.array([False, False, True, False])) == pytest.approx((0 + 1 + 0.5) / 3)
+    assert np.isnan(auroc(np.array([1.0, 2]), np.array([True, True])))
+    one = record({"a": scores(1, 2, 3, sentences=(5, 1, 3))})
+    assert measures(one, one["methods"])["a", "sentence_auc"] == (0.5, 0.5)
+
+
+def test_removal_follows_the_ranking_through_the_subsets():
+    falls = {(0,): 1.0, (1,): 4.0, (2,): 0.0, (0, 1): 6.0, (0, 2): 1.0, (1, 2): 4.0, (0, 1, 2): 7.0}
+    told = [falls[own] for own in subsets(3)]
+    assert removal(np.array([2.0, 3, 1]), told) == (pytest.approx((4 + 6) / 2), pytest.approx((5 / 3 + 11 / 3) / 2))
+    assert removal(np.array([1.0, 2, 3]), told)[0] == pytest.approx((0 + 4) / 2)
+
+
+def rows(heads):
+    """Samples 0 to 3: even ones have their evidence under head 0.0, odd ones under 0.1."""
+    made = []
+    for number in range(4):
+        masses = [[[0.1, 0.1, 0.1] for _ in range(2)]]
+        masses[0][number % 2][1] = 0.9
+        one = record({"leave_one_out": scores(0, 3, number)}, heads=masses if heads else None)
+        numbers = {"support": float(number), "confidence": 0.5, "entropy": -float(number)}
+        made.append(
+            {"model": "m", "task": "t", "condition": "c", "number": number, "accuracy": float(number > 1)}
+            | {"attribution": one} | numbers
+        )  # fmt: skip
+    return made
+
+
+def test_heads_are_chosen_on_the_other_half(monkeypatch):
+    monkeypatch.setattr("floatscope.attribution.faithfulness.CHOSEN_HEADS", 1)
+    found = with_heads(rows(True), 0)["retrieval_heads"]["documents"]
+    assert found == [0.1, 0.1, 0.1]  # the odd samples would take head 0.1, which does not see this one's evidence
+
+
+def test_the_table_has_right_and_wrong_answers_and_auroc():
+    table = faithfulness(rows(False))
+    own = table.filter(method="leave_one_out", measure="top_gold")
+    assert dict(zip(own["answers"], own["n"], strict=True)) == {"all": 4, "right": 2, "wrong": 2}
+    assert dict(zip(own["answers"], own["value"], strict=True)) == {"all": 0.875, "right": 0.75, "wrong": 1.0}
+    found = {row["method"]: row["value"] for row in table.filter(measure="auroc").iter_rows(named=True)}
+    assert found == {"support": 1.0, "confidence": 0.5, "entropy": 1.0}
+    assert "| leave_one_out | 0.88 [" in faithfulness_text(table)

@@ -1,0 +1,239 @@
+"""Every method equals an independent computation: full T x T attention in numpy, tokens hidden by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import floatscope as fs
+from floatscope.attribution import METHODS, explain
+from floatscope.attribution.case import Case
+from floatscope.attribution.row_attention import read_heads
+from floatscope.attribution.surrogate import lasso
+from floatscope.canvas import Region
+from tests.plain_attention import watch
+from tests.probe.plain_edits import hide, run_edited
+from tests.probe.test_edits import canvas
+from tests.tiny_models import tiny_model
+
+DOCS = {"doc 1": range(4, 8), "doc 2": range(8, 13)}
+SENTENCES = (Region("doc 1", 4, 8), Region("doc 2", 8, 10), Region("doc 2", 10, 13))
+PROMPT = replace(canvas(13), sentences=SENTENCES)
+
+
+def case_of(name, steps=4):
+    model = tiny_model(name)
+    sampler = model.sampler({"steps": steps}, length=4)
+    return Case.of(model, PROMPT, sampler, fs.generate(model, PROMPT, sampler, [3]), 3)
+
+
+def canvas_before(case, slot, own):
+    """The canvas on which a slot is read: at its own commit, or at the answer's first."""
+    generation = case.generation
+    if case.model.is_arm:
+        return generation.canvas
+    step = generation.commit_step[slot] if own else generation.commit_step[case.slots].min()
+    tokens = generation.canvas.copy()
+    tokens[generation.slots[generation.commit_step >= step]] = case.model.mask_id
+    return tokens
+
+
+def row_of(case, slot):
+    return int(case.generation.slots[slot]) - (case.model.family.logits != "same")
+
+
+def logs(case, logits, slot):
+    logits = np.array(logits, np.float64)
+    if case.model.mask_id is not None:
+        logits[..., case.model.mask_id] = -np.inf
+    return (logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max())[case.generation.answer[slot]]
+
+
+def plain_log(case, slot, span, own, tokens=None):
+    """log p of a slot's token from a full T x T computation with the columns of a span hidden."""
+    tokens = canvas_before(case, slot, own) if tokens is None else tokens
+    hidden = np.zeros((len(tokens), len(tokens)), bool)
+    hidden[:, list(span)] = True
+    logits, _ = run_edited(case.model, tokens, lambda layer, scores: hide(scores, hidden))
+    place = row_of(case, slot) if case.model.is_arm else int(case.generation.slots[slot])  # an MDM's are shifted back
+    return logs(case, logits[place], slot)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("name", ["llada", "dream", "sdar", "llama"])
+def test_leave_one_out_is_the_fall_with_the_columns_hidden(name, own):
+    case = case_of(name)
+    found = explain(case, "leave_one_out_commits" if own else "leave_one_out", sentences=True)
+    spans = [*DOCS.values(), *(range(one.start, one.stop) for one in SENTENCES)]
+    falls = [
+        [plain_log(case, slot, (), own) - plain_log(case, slot, span, own) for span in spans] for slot in case.slots
+    ]
+    np.testing.assert_allclose(found.by_token.documents, np.array(falls)[:, :2], atol=1e-3)
+    np.testing.assert_allclose(found.by_token.sentences, np.array(falls)[:, 2:], atol=1e-3)
+    np.testing.assert_allclose(found.documents, np.array(falls)[:, :2].sum(0), atol=2e-3)
+    moments = 1 if case.model.is_arm or not own else len(set(case.generation.commit_step[case.slots].tolist()))
+    assert found.sequences == (1 + len(set(spans))) * moments  # the first document is one sentence, run once
+    np.testing.assert_allclose(found.tokens[8:10].sum(), found.sentences[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["llada", "dream", "llama"])
+def test_a_rerun_reads_each_token_where_its_slot_commits_anew(name):
+    case = case_of(name)
+    found = explain(case, "leave_one_out_rerun")
+    before = [plain_log(case, slot, (), True) for slot in case.slots]
+    for place, (label, span) in enumerate(DOCS.items()):
+        again = fs.generate(case.model, PROMPT, case.sampler, [3], edits=[fs.Edit("block", keys=label)])
+        for slot in case.slots:
+            if slot >= len(again.slots):
+                expected = before[slot] + np.log(case.model.vocabulary)
+            else:
+                tokens = again.canvas.copy()
+                if not case.model.is_arm:
+                    masked = again.commit_step >= again.commit_step[slot]
+                    tokens[again.slots[masked]] = case.model.mask_id
+                expected = before[slot] - plain_log(case, slot, span, True, tokens)
+            np.testing.assert_allclose(found.by_token.documents[slot, place], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["llada", "dream", "llama"])
+def test_attention_methods_read_the_committing_row(name):
+    case, share = case_of(name), 2
+    plain = {"attention": [], "value_weighted": [], "retrieval_heads": [], "rollout": []}
+    for slot in case.slots:
+        row, layers = row_of(case, slot), watch(case.model, canvas_before(case, slot, True))
+        size = layers[0]["attention"].shape[-1]
+        weights = np.stack([layer["attention"][:, row] for layer in layers])  # [L, H, T]
+        norms = np.stack([np.linalg.norm(layer["value"], axis=-1).repeat(share, 0) for layer in layers])
+        valued = (weights * norms).mean((0, 1))
+        rolled = np.eye(size)
+        for layer in layers:
+            rolled = (layer["attention"].mean(0) + np.eye(size)) / 2 @ rolled
+        plain["attention"].append(weights.mean((0, 1)))
+        plain["value_weighted"].append(valued / valued.sum())
+        plain["retrieval_heads"].append((weights[0, 1] + weights[2, 3]) / 2)
+        plain["rollout"].append(rolled[row])
+    for method, rows in plain.items():
+        found = explain(case, method, **({"heads": "0.1,2.3"} if method == "retrieval_heads" else {}))
+        by_document = [[row[list(span)].sum() for span in DOCS.values()] for row in rows]
+        by_sentence = [[row[one.start : one.stop].sum() for one in SENTENCES] for row in rows]
+        np.testing.assert_allclose(found.by_token.documents, by_document, atol=1e-5, err_msg=method)
+        np.testing.assert_allclose(found.by_token.sentences, by_sentence, atol=1e-5, err_msg=method)
+        np.testing.assert_allclose(found.documents, np.mean(by_document, 0), atol=1e-5, err_msg=method)
+        if method != "rollout":
+            np.testing.assert_allclose(found.by_token.tokens[:, 4:13], np.array(rows)[:, 4:13], atol=1e-5)
+
+
+def test_attention_summed_until_the_commit_has_every_step():
+    case = case_of("llada")
+    found = explain(case, "attention_sum")
+    generation = case.generation
+    for slot in case.slots:
+        total = np.zeros(len(generation.canvas))
+        for step in range(generation.commit_step[slot] + 1):
+            tokens = generation.canvas.copy()
+            tokens[generation.slots[generation.commit_step >= step]] = case.model.mask_id
+            total += np.stack([one["attention"][:, row_of(case, slot)] for one in watch(case.model, tokens)]).mean(
+                (0, 1)
+            )
+        np.testing.assert_allclose(found.by_token.tokens[slot, 4:13], total[4:13], atol=1e-5)
+    assert found.sequences == generation.commit_step[case.slots].max() + 1
+
+
+def test_support_is_the_fall_with_all_documents_hidden_and_shares_the_pass_with_nothing_hidden():
+    case = case_of("llada")
+    found = explain(case, "leave_one_out", support=True)
+    falls = [plain_log(case, slot, (), False) - plain_log(case, slot, range(4, 13), False) for slot in case.slots]
+    assert found.support == pytest.approx(sum(falls), abs=2e-3)
+    assert found.sequences == 1 + 2 + 1
+
+
+def test_five_documents_are_six_sequences_in_one_batch():
+    model = tiny_model("llada")
+    regions = [Region("bos", 0, 1), Region("query", 1, 4)]
+    regions += [Region(f"doc {number}", 2 * number + 2, 2 * number + 4) for number in range(1, 6)]
+    prompt = fs.Prompt("", np.arange(3, 17), tuple(regions))
+    sampler = model.sampler(length=4)
+    case = Case.of(model, prompt, sampler, fs.generate(model, prompt, sampler), 0)
+    assert len(explain(case, "leave_one_out").documents) == 5
+    assert case.run == [6]
+    assert fs.attribute(model, prompt, sampler).documents.tolist() == explain(case, "leave_one_out").documents.tolist()
+
+
+def test_the_surrogate_finds_a_sparse_linear_effect():
+    rng = np.random.default_rng(0)
+    features = (rng.random((64, 6)) < 0.5).astype(float)
+    target = 1.5 + 2 * features[:, 1] - 0.7 * features[:, 4]
+    weights = lasso(features, target, 0.01)
+    np.testing.assert_allclose(weights, [0, 2, 0, 0, -0.7, 0], atol=0.06)
+    # The conditions of a minimum: the pull of a weight that is 0 is below the penalty, of another equal to it.
+    x, left = features - features.mean(0), target - target.mean() - (features - features.mean(0)) @ weights
+    pull, threshold = (x * left[:, None]).mean(0), 0.01 * target.std()
+    assert (np.abs(pull) <= threshold + 1e-9).all()
+    np.testing.assert_allclose(pull[weights != 0], threshold * np.sign(weights[weights != 0]), atol=1e-9)
+
+
+def test_the_surrogate_of_an_answer_is_the_fit_of_hidden_passes():
+    case = case_of("llada")
+    found = explain(case, "surrogate", draws=8)
+    kept = np.random.default_rng(3).random((8, 3)) < 0.5
+    for slot in case.slots:
+        passes = []
+        for own in kept:
+            hidden = [
+                place
+                for one, stays in zip(SENTENCES, own, strict=True)
+                if not stays
+                for place in range(one.start, one.stop)
+            ]
+            passes.append(plain_log(case, slot, hidden, False))
+        expected = lasso(kept.astype(float), np.array(passes), 0.01)
+        np.testing.assert_allclose(found.by_token.sentences[slot], expected, atol=2e-3)
+    np.testing.assert_allclose(found.documents, [found.sentences[0], found.sentences[1:].sum()])
+
+
+def test_baselines_run_nothing():
+    case = case_of("llada")
+    assert explain(case, "position").documents.tolist() == [1, 0.5]
+    np.testing.assert_allclose(explain(case, "uniform").documents, [4 / 9, 5 / 9])
+    lexical = explain(case, "lexical").documents
+    answer, asked = case.generation.answer[case.slots], set(PROMPT.ids[1:4].tolist())
+    for score, span in zip(lexical, DOCS.values(), strict=True):
+        words = PROMPT.ids[list(span)].tolist()
+        same = np.mean([words.count(token) for token in answer])
+        assert score == pytest.approx(same + sum(word in asked for word in words) / len(asked) / len(answer))
+    assert case.run == []
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda case: explain(case, "leave_one_owt"), "did you mean 'leave_one_out'"),
+        (lambda case: explain(case, "attention", sentences=True), "has no option 'sentences'"),
+        (lambda case: explain(case, "retrieval_heads"), "No retrieval heads"),
+        (lambda case: explain(case, "retrieval_heads", heads="9.9"), "There is no head 9.9"),
+        (lambda case: explain(case, "retrieval_heads", heads="nine"), "layer.head pairs"),
+        (lambda case: fs.attribute(case.model, [1, 2, 3], case.sampler), "no documents"),
+    ],
+)
+def test_mistakes_are_sentences(make, sentence):
+    with pytest.raises(fs.UserError, match=sentence):
+        make(case_of("llada"))
+
+
+def test_heads_come_from_the_table_of_a_run(tmp_path):
+    import polars as pl
+
+    rows = {
+        "model": ["a", "a", "b"],
+        "score": ["evidence"] * 3,
+        "rank": [1, 2, 1],
+        "layer": [2, 0, 1],
+        "head": [1, 3, 0],
+    }
+    pl.DataFrame(rows).write_parquet(tmp_path / "heads.parquet")
+    assert read_heads(tmp_path / "heads.parquet", "a") == [(2, 1), (0, 3)]
+    assert read_heads(str(tmp_path / "heads.parquet"), "a", most=1) == [(2, 1)]
+
+
+def test_every_method_says_its_cost():
+    assert all(row.summary and row.cost for row in METHODS.values())

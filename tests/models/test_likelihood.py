@@ -1,0 +1,192 @@
+"""Likelihoods and patches under edits, against full T x T attention in numpy, pass by pass."""
+
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import polars as pl
+import pytest
+
+import floatscope as fs
+from floatscope.models.likelihood import Pair, log_likelihoods, replayed
+from floatscope.probe.edits import Edit, read_edit
+from tests.probe.plain_edits import hide, run_edited, softmax
+from tests.probe.test_edits import canvas
+from tests.tiny_models import MASK, tiny_model
+
+PROMPTS = [canvas(13), canvas(18, seed=1)]
+ANSWERS = [np.array([7, 30, 8]), np.array([12, 5])]
+LENGTH = 4
+BLOCK = [fs.Edit("block", keys="doc 2")]
+
+
+def hidden_in(prompt, width):
+    found = np.zeros((width, width), bool)
+    region = prompt.regions[-1]
+    found[:, region.start : region.stop] = True
+    return found
+
+
+def log_softmax(logits, masked=True):
+    logits = logits.astype(float).copy()
+    if masked:
+        logits[..., MASK] = -1e9
+    return np.log(np.maximum(softmax(logits), 1e-300))
+
+
+def plain_replay(model, prompt, answer, edited=True):
+    """The sum over the answer's slots, and log-probabilities [slots, V] of all slots at step 0."""
+    start, tokens = len(prompt.ids), np.concatenate([prompt.ids, np.full(LENGTH, MASK)])
+    total, first = 0.0, np.zeros(0)
+    for step, token in enumerate(answer):
+        hidden = hidden_in(prompt, len(tokens)) & edited
+        logits, _ = run_edited(model, tokens, lambda layer, scores, hidden=hidden: hide(scores, hidden))
+        first = log_softmax(logits[start:]) if step == 0 else first
+        total += log_softmax(logits[start + step])[token]
+        tokens[start + step] = token
+    return total, first
+
+
+@pytest.mark.parametrize("name", ["llada", "dream"])
+def test_a_replay_of_an_mdm_is_that_of_plain_passes(name):
+    model = tiny_model(name)
+    found = replayed(model, PROMPTS, ANSWERS, LENGTH, [0, 1], BLOCK)
+    for one, prompt, answer in zip(found, PROMPTS, ANSWERS, strict=True):
+        total, after = plain_replay(model, prompt, answer)
+        _, before = plain_replay(model, prompt, answer, edited=False)
+        assert one["log_probability"] == pytest.approx(total, abs=2e-4)
+        apart = (np.exp(before) * (before - after)).sum(-1).mean()
+        assert one["kl"] == pytest.approx(apart, abs=1e-4) and apart > 1e-4
+        tokens = np.concatenate([prompt.ids, np.full(LENGTH, MASK)])
+        _, attention = run_edited(model, tokens, lambda layer, scores: softmax(scores))
+        span = slice(prompt.regions[-1].start, prompt.regions[-1].stop)
+        held = [layer.mean((0, 1))[span].sum() for layer in attention]
+        single = replayed(model, [prompt], [answer[:1]], LENGTH, [0], BLOCK)[0]
+        assert single["removed"] == pytest.approx(np.mean(held), abs=1e-5)
+        total, _ = plain_replay(model, prompt, answer, edited=False)
+        assert replayed(model, [prompt], [answer], LENGTH, [0])[0] == pytest.approx(
+            {"log_probability": total}, abs=2e-4
+        )
+
+
+def test_a_replay_of_an_arm_is_the_chain_rule_in_one_causal_pass():
+    model = tiny_model("llama")
+    found = replayed(model, PROMPTS, ANSWERS, LENGTH, [0, 1], BLOCK)
+    pairs = [Pair(tuple(p.ids.tolist()), tuple(a.tolist()), p) for p, a in zip(PROMPTS, ANSWERS, strict=True)]
+    likelihoods = log_likelihoods(model, pairs, edits=BLOCK)
+    for one, value, prompt, answer in zip(found, likelihoods, PROMPTS, ANSWERS, strict=True):
+        tokens, start = np.concatenate([prompt.ids, answer[:-1]]), len(prompt.ids)
+        hidden = hidden_in(prompt, len(tokens))
+        edited, _ = run_edited(model, tokens, lambda layer, scores, hidden=hidden: hide(scores, hidden))
+        plain, _ = run_edited(model, tokens, lambda layer, scores: softmax(scores))
+        rows = log_softmax(edited[start - 1 :], masked=False)
+        total = rows[range(len(answer)), answer].sum()
+        assert one["log_probability"] == pytest.approx(total, abs=2e-4)
+        assert value == pytest.approx(total, abs=2e-4)
+        before, after = (log_softmax(logits[start - 1], masked=False) for logits in (plain, edited))
+        assert one["kl"] == pytest.approx((np.exp(before) * (before - after)).sum(), abs=1e-4)
+
+
+def test_the_bound_under_edits_is_the_mean_over_all_maskings():
+    model, prompt, answer = tiny_model("llada"), PROMPTS[0], np.array([7, 30, 8])
+    start, expected = len(prompt.ids), 0.0
+    for size in range(1, 4):
+        for chosen in combinations(range(3), size):
+            tokens = np.concatenate([prompt.ids, answer])
+            tokens[[start + slot for slot in chosen]] = MASK
+            hidden = hidden_in(prompt, len(tokens))
+            logits, _ = run_edited(model, tokens, lambda layer, scores, hidden=hidden: hide(scores, hidden))
+            # the harness scores every token of the vocabulary, the mask too
+            logs = log_softmax(logits[start:], masked=False)
+            expected += sum(logs[slot, answer[slot]] for slot in chosen) / (size * comb(3, size))
+    pair = Pair(tuple(prompt.ids.tolist()), tuple(answer.tolist()), prompt)
+    assert log_likelihoods(model, [pair], samples=7, batch_size=3, edits=BLOCK)[0] == pytest.approx(expected, abs=3e-4)
+    assert abs(log_likelihoods(model, [pair], samples=7)[0] - expected) > 1e-3
+
+
+@pytest.mark.parametrize("outputs", [False, True])
+@pytest.mark.parametrize("name", ["llada", "dream", "llama"])
+def test_a_patch_is_that_of_plain_passes(name, outputs):
+    """At one layer and step the rows that may fill a slot follow the donor's; before and after, the prompt's own."""
+    model, answer = tiny_model(name), np.array([7, 30])
+    prompt, donor = canvas(13), canvas(13, seed=5)
+    found = fs.patch(model, prompt, donor, answer, outputs=outputs, batch=3)
+    arm = model.is_arm
+
+    def rows_at(step):
+        if arm:
+            return [12 + step]
+        return [slot - (name == "dream") for slot in range(13 + step, 15)]
+
+    def tokens_at(ids, step):
+        tail = answer[:1] if arm else np.where(np.arange(2) < step, answer, MASK)
+        return np.concatenate([ids, tail])
+
+    for layer in range(model.layers):
+        for patched in range(2):
+            total = 0.0
+            for step in range(2):
+                rows = rows_at(patched)
+                given = {}
+
+                def keep(at, output, given=given):
+                    given[at] = output
+                    return output
+
+                _, theirs = run_edited(model, tokens_at(donor.ids, step), lambda at, scores: softmax(scores), keep)
+
+                def change(at, scores, theirs=theirs, step=step, rows=rows, layer=layer, patched=patched):
+                    own = softmax(scores)
+                    if not outputs and at == layer and (arm or step == patched):
+                        own[:, rows] = theirs[at][:, rows]
+                    return own
+
+                def after(at, output, given=given, step=step, rows=rows, layer=layer, patched=patched):
+                    if outputs and at == layer and (arm or step == patched):
+                        output[rows] = given[at][rows]
+                    return output
+
+                logits, _ = run_edited(model, tokens_at(prompt.ids, step), change, after)
+                total += log_softmax(logits[(12 if arm else 13) + step], masked=not arm)[answer[step]]
+            assert found.patched[layer, patched] == pytest.approx(total, abs=3e-4)
+    assert np.ptp(found.patched) > 1e-4
+    way = found.donor - found.prompt
+    np.testing.assert_allclose(found.recovered, (found.patched - found.prompt) / way)
+
+
+def test_a_donor_of_another_length_is_refused():
+    with pytest.raises(fs.UserError, match="equal length"):
+        fs.patch(tiny_model("llada"), canvas(13), canvas(14), [5])
+
+
+def test_heads_are_read_from_a_table_for_each_model(tmp_path):
+    rows = [
+        {"model": model, "task": task, "condition": "c", "score": score, "layer": layer, "head": head, "value": value}
+        for model, flip in (("a", 1.0), ("b", -1.0))
+        for task in ("t", "u")
+        for score, sign in (("evidence", 1.0), ("copy", -1.0))
+        for layer, head, value in ((0, 0, 0.1), (1, 2, 0.9 * flip * sign), (2, 1, 0.5 * flip * sign))
+    ]
+    (tmp_path / "tables").mkdir()
+    pl.DataFrame(rows).write_parquet(tmp_path / "tables" / "retrieval_heads.parquet")
+    edit = Edit("heads", heads="retrieval(2)", table=str(tmp_path))
+    assert edit.for_model("a").heads == "1.2, 2.1" and edit.for_model("b").heads == "0.0, 2.1"
+    assert Edit("heads", heads="retrieval(1, copy)", table=str(tmp_path)).for_model("b").heads == "1.2"
+    (twin,) = edit.controls().values()
+    assert twin.for_model("a").heads == "random(1.2, 2.1)"
+    for wrong, sentence in ((edit, "none of c"), (Edit("heads", heads="retrieval(2)"), "read from a table")):
+        with pytest.raises(fs.UserError, match=sentence):
+            wrong.for_model("c")
+    with pytest.raises(fs.UserError, match="no score 'evidnce'"):
+        Edit("heads", heads="retrieval(2, evidnce)", table=str(tmp_path))
+    with pytest.raises(fs.UserError, match="There is no table of heads"):
+        Edit("heads", heads="retrieval(2)", table=str(tmp_path / "nothing"))
+
+
+def test_an_edit_is_read_from_a_line():
+    assert read_edit("block anchors(3)") == Edit("block", keys="anchors(3)")
+    assert read_edit("scale doc 2 by 0.5") == Edit("scale", keys="doc 2", factor=0.5)
+    assert read_edit("heads 2.0, 5.3") == Edit("heads", heads="2.0, 5.3")
+    assert read_edit("sink") == Edit("sink")
+    with pytest.raises(fs.UserError, match="no number after by"):
+        read_edit("scale doc 2 by half")
