@@ -36,7 +36,10 @@ class CandidateRecorder:
     def keep(self, step: Any) -> None:
         """The numbers of the slots that were open in this step, for the samples that had it."""
         heard = self._now is not None  # a pass that only reads a prompt scores no slot
-        columns, scores = self._now or (torch.zeros(len(self._held), 0), torch.zeros(len(self._held), 1, CANDIDATES))
+        columns, scores = self._now or (
+            torch.full((len(self._held), 1), -1),
+            torch.zeros(len(self._held), 1, CANDIDATES),
+        )
         for sample in step.active.nonzero()[:, 0].tolist():
             slots, state = step.given.slots[sample].cpu(), step.given.state[sample].cpu()
             same = (columns[sample][None] == slots[:, None]) & (state == MASKED)[:, None]  # [A, N]
