@@ -296,7 +296,9 @@ def test_an_answer_of_one_token():
 
 
 def test_unknown_keep_is_a_sentence():
-    with pytest.raises(fs.UserError, match="keep='everything' is no array of a trace: Known are compact, groups"):
+    with pytest.raises(
+        fs.UserError, match="keep='everything' is no array of a trace: Known are compact, rollout, groups"
+    ):
         fs.trace(tiny_model("llada"), [5], fs.LLaDASampler(steps=2, length=2), keep="everything")  # pyright: ignore
 
 
