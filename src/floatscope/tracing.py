@@ -26,6 +26,7 @@ from floatscope.probe.attention import Geometry, Listener, Probe, probing
 from floatscope.probe.candidates import CandidateRecorder
 from floatscope.probe.editing import Editor, Recalled
 from floatscope.probe.kernel import LayerStatistics
+from floatscope.probe.landing import Landing
 from floatscope.probe.layout import Layout
 from floatscope.probe.recording import ALPHA, Arrays, CausalRecorder, DenoisingRecorder, Plan
 from floatscope.traces.arrays import ARRAYS, check_matrices, check_memory, kept_arrays, short_form
@@ -227,9 +228,10 @@ class DenoisingTap(EditedModel):
     ) -> None:
         """`bounds`: the fewest and the most steps of each sample. `editors`: one per sample; empty: nothing changes."""
         super().__init__(model, editors)
+        self._landing = Landing()
         self.rolls = any(plan.rolls for plan in plans)
         self.recorders = [
-            DenoisingRecorder(plan, model.layers, most, fewest)
+            DenoisingRecorder(plan, model.layers, most, fewest, self._landing)
             for plan, (fewest, most) in zip(plans, bounds, strict=True)
         ]
 
@@ -282,6 +284,7 @@ class DenoisingTap(EditedModel):
             slots = committed.nonzero()[:, 0]
             if len(slots):
                 recorder.commit(slots.numpy(), own[slots].numpy())
+        self._landing.send(held for recorder in self.recorders for held in recorder.held())
 
 
 def record_finished(

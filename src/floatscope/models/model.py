@@ -274,8 +274,8 @@ class Model:
         self._check(tokens)
         if self.canvas is not None:
             raise UserError(f"{self.name} is denoised canvas by canvas over a cache: it has no logits of a whole text")
-        tokens, pads, rows = (given.to(self.device) for given in (tokens, pads, rows))
         padded, masked_lm = bool(pads.any()), self.family.backbone == "AutoModelForMaskedLM"
+        tokens, pads, rows = (given.to(self.device, non_blocking=True) for given in (tokens, pads, rows))
         if padded and masked_lm:
             # Positions differ from class to class (RoBERTa counts from the pad id): run equal lengths together.
             return self._by_length(tokens, pads, rows)
