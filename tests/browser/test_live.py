@@ -205,6 +205,28 @@ def test_a_passage_brings_its_slots_and_leaves_the_arm_out(server, page):
     expect(page.locator(".fs-panel .fs-slot")).to_have_count(sample["slots"])
 
 
+WATCH_THE_CARD = """() => {
+  window.seen = {};
+  window.watch = new MutationObserver(() => {
+    const card = document.querySelector("#results li");
+    const states = card ? [...card.querySelectorAll(".fs-slot")].map((slot) => slot.dataset.state) : [];
+    if (card) window.seen[card.querySelector(".card-state").textContent] = states;
+  });
+  window.watch.observe(document.getElementById("results"), { subtree: true, childList: true, attributes: true });
+}"""
+
+
+def test_the_card_marks_what_commits_at_each_step(server, page):
+    type_sample(page)
+    page.evaluate(WATCH_THE_CARD)
+    denoise(page, "twin-llada")
+    seen = page.evaluate("() => { window.watch.disconnect(); return window.seen; }")
+    when = expected(server, "twin-llada")[0].commit_step
+    for step in range(4):
+        states = ["open" if at > step else "commits" if at == step else "token" for at in when]
+        assert seen[f"step {step + 1} of 4"] == states
+
+
 def test_steps_can_be_gone_back_to(server, page):
     type_sample(page)
     denoise(page, "twin-dream")
