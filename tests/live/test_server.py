@@ -126,7 +126,7 @@ def test_the_seed_is_the_one_that_is_asked_for(models):
         events = []
         request = read_request(json.dumps(REQUEST | {"seed": seed}).encode(), [model.name])
         denoise({model.name: model}, request, events.append)
-        assert events[-2]["data"]["prediction"] == told[-1]
+        assert events[-3]["data"]["prediction"] == told[-1]
     assert told[0] != told[1]
 
 

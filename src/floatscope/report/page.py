@@ -18,13 +18,13 @@ from floatscope.analysis import ANALYSES, draw, draw_traces
 from floatscope.analysis.drawing import csv_text
 from floatscope.analysis.figure import Figure, Theme
 from floatscope.analysis.results import Result
+from floatscope.report.answers import samples_data
 from floatscope.report.cards import drawing_library, figure_card
 from floatscope.report.curves import edit_curves, edit_figure, stress_curves, stress_figure
 from floatscope.report.headline import headline_html
 from floatscope.report.markup import asset, render
 from floatscope.report.player import player_data
 from floatscope.report.rules import Rule
-from floatscope.report.samples import samples_data
 from floatscope.report.tables import readings
 from floatscope.traces import Trace
 

@@ -12,7 +12,7 @@ from floatscope.traces import Trace
 
 
 @dataclass(frozen=True)
-class View:
+class TraceView:
     """One or several traces, side by side where they are of the same sample."""
 
     traces: tuple[Trace, ...]
@@ -34,8 +34,8 @@ class View:
         return path
 
 
-def show(*traces: Trace) -> View:
+def show(*traces: Trace) -> TraceView:
     """The player with these traces: shown by a notebook, saved as a page by `.save(path)`."""
     if not traces or not all(isinstance(trace, Trace) for trace in traces):
         raise UserError("show takes traces, one or several: fs.show(a, b).")
-    return View(traces)
+    return TraceView(traces)
