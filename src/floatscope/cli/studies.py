@@ -28,6 +28,7 @@ def study(
     seed: int | None = None,
     batch: int | None = None,
     workers: int | None = None,
+    trace_wrong: int | None = None,
     check: Annotated[bool, _FLAG] = False,
     dry_run: Annotated[bool, _FLAG] = False,
     retry: Annotated[bool, _FLAG] = False,
@@ -51,6 +52,9 @@ def study(
         Samples run together; default: the study's.
     workers
         Processes that share the work, each with its own copy of a model; default: the study's.
+    trace_wrong
+        When all answers are there, trace so many samples that a model got wrong and as many right ones, of each task
+        and condition; default: the study's.
     check
         Say what is wrong with the study or missing for it (weights, data), and run nothing; no network is used.
     dry_run
@@ -63,7 +67,7 @@ def study(
 
     file = find_study(study)
     plan = read_study(file)
-    given = {"seed": seed, "batch": batch, "workers": workers}
+    given = {"seed": seed, "batch": batch, "workers": workers, "trace_wrong": trace_wrong}
     plan = replace(plan, **{name: value for name, value in given.items() if value is not None})
     if limit is not None:
         tasks = tuple(replace(task, limit=min(limit, task.limit)) if task.limit else task for task in plan.tasks)

@@ -222,8 +222,13 @@ def batches(sizes: Sequence[Size], most: int) -> list[list[Size]]:
     return found
 
 
-def run_shares(study: Study, folder: Path, jobs: Sequence[Job], missing: set[Unit], done: Done) -> None:
-    """Run all that is missing: here, or in the study's number of processes while this one commits what they send."""
+def run_shares(
+    study: Study, folder: Path, jobs: Sequence[Job], missing: set[Unit], done: Done, also: frozenset[Unit] = frozenset()
+) -> None:
+    """Run all that is missing: here, or in the study's number of processes while this one commits what they send.
+
+    also: as `plan_jobs` has it, since a worker plans for itself.
+    """
     if study.workers == 1 or not missing:
         run_share(study, folder, jobs, missing, done)
         return
@@ -236,7 +241,7 @@ def run_shares(study: Study, folder: Path, jobs: Sequence[Job], missing: set[Uni
     try:
         for share in range(study.workers):
             ours, theirs = context.Pipe(duplex=False)
-            work = (study, folder, missing, share, threads, theirs)
+            work = (study, folder, missing, also, share, threads, theirs)
             process = context.Process(target=_work, args=work, daemon=True)
             with keyboard_ignored():
                 process.start()
@@ -291,7 +296,9 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _work(study: Study, folder: Path, missing: set[Unit], share: int, threads: int, pipe: Connection) -> None:
+def _work(
+    study: Study, folder: Path, missing: set[Unit], also: frozenset[Unit], share: int, threads: int, pipe: Connection
+) -> None:
     """A worker: plans as the first process did, and runs its own batches."""
     import torch
 
@@ -301,7 +308,7 @@ def _work(study: Study, folder: Path, missing: set[Unit], share: int, threads: i
     with suppress(BrokenPipeError):  # the first process is gone
         try:
             with warnings.catch_warnings(action="ignore"):  # the first process has told them
-                jobs = plan_jobs(study, [load_task(study, plan) for plan in study.tasks])
+                jobs = plan_jobs(study, [load_task(study, plan) for plan in study.tasks], also)
             run_share(study, folder, jobs, missing, lambda what, rows: pipe.send((what, rows)), share, study.workers)
             pipe.send(None)
         except (UserError, OSError) as error:

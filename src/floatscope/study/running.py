@@ -11,6 +11,7 @@ from floatscope.errors import UserError
 from floatscope.files import file_hash, replace_sealed, replace_text
 from floatscope.study.analyses import TABLES, run_analyses
 from floatscope.study.engine import loadings, missing_units, run_guesses, run_shares
+from floatscope.study.failures import units_to_trace
 from floatscope.study.plan import Study, read_study, write_study
 from floatscope.study.store import (
     LOCK,
@@ -22,9 +23,10 @@ from floatscope.study.store import (
     describe_model,
     describe_run,
     read_manifest,
+    read_rows,
     refuse_changes,
 )
-from floatscope.study.units import load_task, plan_jobs
+from floatscope.study.units import Unit, load_task, plan_jobs
 
 Notify = Callable[[str, int, int], None]
 """What is going on, units done, units in all."""
@@ -64,25 +66,33 @@ def run_study(
         manifest["models"] = dict(before.get("models", {}))
         if retry:
             store.forget_failed()
-        missing = missing_units(jobs, store.done(), folder)
-        for plan in dict.fromkeys(loading.plan for loading in loadings(study, jobs, missing)):
-            about = {plan.name: describe_model(plan)}
-            refuse_changes(manifest, {"models": about}, "models")
-            manifest["models"] |= about
-        replace_text(folder / STUDY_FILE, write_study(study))
-        manifest["study_sha256"] = file_hash(folder / STUDY_FILE)
-        replace_sealed(folder / MANIFEST, manifest)
-        done = len(jobs) - len(missing)
 
-        def commit(what: str, rows: list[Row]) -> None:
-            nonlocal done
-            store.put(rows)
-            done += len(rows)
-            notify(what, done, len(jobs))
+        def run_missing(also: frozenset[Unit] = frozenset()) -> set[Unit]:
+            """Run what is missing of the plan with these units traced too."""
+            planned = plan_jobs(study, tasks, also) if also else jobs
+            missing = missing_units(planned, store.done(), folder)
+            for plan in dict.fromkeys(loading.plan for loading in loadings(study, planned, missing)):
+                about = {plan.name: describe_model(plan)}
+                refuse_changes(manifest, {"models": about}, "models")
+                manifest["models"] |= about
+            replace_text(folder / STUDY_FILE, write_study(study))
+            replace_sealed(folder / MANIFEST, manifest | {"study_sha256": file_hash(folder / STUDY_FILE)})
+            done = len(planned) - len(missing)
 
-        for rows in run_guesses(study, jobs, missing):
-            commit("guesses", rows)
-        run_shares(study, folder, jobs, missing, commit)
+            def commit(what: str, rows: list[Row]) -> None:
+                nonlocal done
+                store.put(rows)
+                done += len(rows)
+                notify(what, done, len(planned))
+
+            for rows in run_guesses(study, planned, missing):
+                commit("guesses", rows)
+            run_shares(study, folder, planned, missing, commit, also)
+            return missing
+
+        missing = run_missing()
+        if study.trace_wrong:  # which answers are wrong is known now
+            missing |= run_missing(units_to_trace(jobs, read_rows(folder), tasks, study.trace_wrong))
         run = Run(folder, study)
         write_table(run.scores(), folder / TABLES / "scores.parquet")
         if any(cell.condition.attribution for task in study.tasks for cell in study.cells(task)):
