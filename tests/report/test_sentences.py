@@ -37,7 +37,8 @@ def made(*differences, task: str | None = "t", before: float = 0.1, **labels) ->
     ],
 )
 def test_the_verdict_follows_the_interval(difference, told):
-    scores, gains = summary_sentences(made(difference), {}, KINDS)
+    meaning, scores, gains = summary_sentences(made(difference), {}, KINDS)
+    assert meaning == "Documents help every model."
     assert scores == (
         "With 5 documents m answers 80 % [70, 85] of 40 questions right and a 60 % [50, 65]; without documents 10 %."
     )
@@ -46,10 +47,10 @@ def test_the_verdict_follows_the_interval(difference, told):
 
 def test_only_pairs_of_an_mdm_and_an_arm_are_told_unless_kinds_are_unknown():
     table = made((-0.2, -0.3, -0.05))
-    assert summary_sentences(table, {}, {"m": "mdm", "a": "mdm"})[1] == (
+    assert summary_sentences(table, {}, {"m": "mdm", "a": "mdm"})[2] == (
         "Documents add +50 points to a and +70 points to m."
     )
-    assert summary_sentences(table, {}, {})[1] == (
+    assert summary_sentences(table, {}, {})[2] == (
         "Documents add +50 points to a and +70 points to m; a gains less than m, by −20 [−30, −5]."
     )
 
@@ -59,15 +60,24 @@ def test_the_average_is_told_where_there_are_several_tasks():
     tasks = [made(task=name, before=0.5) for name in ("t", "u")]
     table = pl.concat([*tasks, made((-0.2, -0.3, -0.1), task=None, n=80)])
     assert summary_sentences(table, {}, KINDS) == (
+        "Documents help every model.",
         "With 5 documents, averaged over 2 tasks, m answers 80 % [70, 85] of 80 questions right and a 60 % [50, 65]; "
         "without documents 10 %.",
         "Documents add +70 points to m and +50 points to a; m gains more than a, by +20 [+10, +30].",
     )
 
 
+def test_the_first_sentence_says_whom_documents_help_for_sure():
+    table = made()
+    unsure = pl.when((pl.col("statistic") == "gain") & (pl.col("model") == "a")).then(-0.01).otherwise("low")
+    assert summary_sentences(table.with_columns(low=unsure), {}, KINDS)[0] == "Documents help m for sure."
+    none = pl.when(pl.col("statistic") == "gain").then(-0.01).otherwise("low")
+    assert summary_sentences(table.with_columns(low=none), {}, KINDS)[0] == "Documents help no model for sure."
+
+
 def test_a_model_may_be_called_guess():
     table = made((-0.2, -0.3, -0.1)).with_columns(pl.col("model", "beside").replace({"m": "guess: m"}))
-    scores, gains = summary_sentences(table, {}, {"guess: m": "mdm", "a": "arm"})
+    _, scores, gains = summary_sentences(table, {}, {"guess: m": "mdm", "a": "arm"})
     assert scores.startswith("With 5 documents guess: m answers 80 % [70, 85]") and "other" not in scores
     assert gains.endswith("guess: m gains more than a, by +20 [+10, +30].")
 
@@ -77,7 +87,7 @@ def test_what_differs_between_models_is_told_for_each():
         pl.when((pl.col("model") == "a") & (pl.col("documents") == 0)).then(0.2).otherwise("value").alias("value"),
         pl.when(pl.col("model") == "a").then(39).otherwise("n").alias("n"),
     )
-    assert summary_sentences(table, {}, KINDS)[0] == (
+    assert summary_sentences(table, {}, KINDS)[1] == (
         "With 5 documents m answers 80 % [70, 85] right and a 60 % [50, 65]; without documents 10 % and 20 %."
     )
 
@@ -136,6 +146,7 @@ def test_floating_and_its_direction_are_told_in_place_of_steps():
     steps = pl.DataFrame({"model": ["m"], "measure": ["turnover"], "value": [0.1], "untrained": [0.5]})
     tables = {"drift": steps, "drift_verdicts": pl.DataFrame(rows, infer_schema_length=None)}
     assert summary_sentences(made().clear(), {"drift": Result("drift", tables)}, KINDS) == (
+        "Attention floats in m while it denoises.",
         "From the first step to the last, the share of anchors that change is +60 [+52, +67] points more in m than in "
         "a (it floats), +2 [−1, +5] points more in n than in a (it does not float) and +10 [−1, +30] points more in o "
         "than in a (too close to tell).",

@@ -81,11 +81,11 @@ def test_the_page_of_a_run_plays_its_traces(outcome):
     }
 
 
-def test_the_player_has_the_condition_with_most_documents(tmp_path):
+def test_the_player_has_every_condition_that_was_traced(tmp_path):
     curve = Curve("documents", "0,3", traces=1)
     study = small_study(
         models=(ModelPlan("twin-arm"),), tasks=(TaskPlan("world:rag:3"),), conditions=(curve,), limit=1, controls=()
     )
     run = run_study(study, tmp_path / "run").run
     assert len(run.traces()) == 2
-    assert [trace.metadata["condition"] for trace in gather(run, {}).traces] == ["documents/3"]
+    assert [trace.metadata["condition"] for trace in gather(run, {}).traces] == ["documents/0", "documents/3"]

@@ -38,7 +38,8 @@ def unit_frame(run: Run) -> pl.DataFrame:
         "task", "condition", "sample", "model", "question", "answers", "prediction", "accuracy", "em", "f1", "trace"
     )
     own = own.with_columns(pl.Series("gold", gold, numbers), pl.Series("stands_in", stands, numbers))
-    has_documents = pl.Series([bool(shown.get(key)) for key in own.select("task", "condition", "sample").iter_rows()])
+    keys = own.select("task", "condition", "sample").iter_rows()
+    has_documents = pl.Series([bool(shown.get(key)) for key in keys], dtype=pl.Boolean)  # of no rows, too
     in_gold = pl.col("stands_in").list.set_intersection("gold").list.len() > 0
     place = pl.when(in_gold).then(pl.lit("gold")).when(pl.col("stands_in").list.len() > 0)
     return own.with_columns(
