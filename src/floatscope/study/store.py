@@ -281,9 +281,8 @@ class Run:
         metrics = (*METRICS, *(PASSAGE_METRICS if any(task.is_passages for task in study.tasks) else ()))
         metrics += OUTCOMES if any(condition.draws is not None for _, condition in cells) else ()
         rest = dict.fromkeys(("sample", "control", "question"), pl.String) | {"answers": pl.List(pl.String)}
-        rest["number"] = pl.Int64
         metrics += SIGNALS if any(condition.attribution for _, condition in cells) else ()
-        rest |= {"prediction": pl.String} | dict.fromkeys(metrics, pl.Float64)
+        rest |= {"number": pl.Int64, "prediction": pl.String} | dict.fromkeys(metrics, pl.Float64)
         rest |= dict.fromkeys(("prompt_tokens", "steps", "cut"), pl.Int64)
         rest |= dict.fromkeys(("error", "trace"), pl.String)
         if taken := labels.keys() & (texts | rest).keys():
