@@ -104,7 +104,7 @@ def test_filters_leave_what_they_say(page, units):
 
 
 def test_a_line_tells_question_answers_and_documents(page, units):
-    place = next(n for n in range(2, 20) if units["place"][2 * n] == "another document")
+    place = next(n for n in range(2, 200) if units["place"][2 * n] == "another document")
     page.evaluate("place => { floatscope.samples.view.scrollTop = place * floatscope.samples.tall; }", place)
     line = page.locator(f'.fs-lines .fs-line[data-place="{place}"]')
     expect(line).to_contain_text(f"Who is number {place}?")

@@ -83,7 +83,8 @@ def test_adapt_makes_a_fork_that_answers(parent, data_file, tmp_path, monkeypatc
     # The held-out questions alone, without training, are the same.
     words = ["adapt", parent, "--to", "dream", "--data", data_file, "--out", tmp_path / "split", "--split-only"]
     code, said = run(monkeypatch, capsys, *words, "--window", 16, "--held-out", 14)
-    assert code == 0 and [file.name for file in (tmp_path / "split").iterdir()] == ["held_out.jsonl"]
+    found = sorted(file.name for file in (tmp_path / "split").iterdir())
+    assert code == 0 and found == ["held_out.jsonl", "passages.jsonl"]
     assert (tmp_path / "split" / "held_out.jsonl").read_text() == (out / "held_out.jsonl").read_text()
 
 
