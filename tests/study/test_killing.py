@@ -116,6 +116,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, during, end):
     )
     (tmp_path / "study.toml").write_text(write_study(study))
     command = [sys.executable, "-m", "floatscope.cli", "study", tmp_path / "study.toml", "--out", tmp_path / "run"]
+    command += ["--workers", "2"]
     if during == "analyses":  # all units are there, and only analyses are left
         run_study(replace(study, analyses=()), tmp_path / "run")
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

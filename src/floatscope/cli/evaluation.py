@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from floatscope.cli.shared import LoadFlags
+from floatscope.cli.studies import DivisionFlags, exit_code, run_shown
 
 if TYPE_CHECKING:
     from floatscope.study.plan import Curve, TaskPlan
@@ -19,7 +20,7 @@ _FLAG = Parameter(negative="")
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Asking(LoadFlags):
+class Asking(LoadFlags, DivisionFlags):
     """What evaluate and stress have in common."""
 
     model: Annotated[tuple[str, ...], REPEATED]
@@ -99,7 +100,6 @@ def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdo
     format
         How the tables are written.
     """
-    from floatscope.cli.studies import exit_code
     from floatscope.study.reporting import tables_text
     from floatscope.study.store import Run
 
@@ -110,7 +110,6 @@ def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdo
 
 def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
     """Write the study of the flags, each curve for the tasks that it fits, run it, print its tables."""
-    from floatscope.cli.studies import run_shown
     from floatscope.qa.stressors import STRESSORS
     from floatscope.study.plan import ModelPlan, PromptPlan, Study
 
@@ -139,7 +138,7 @@ def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
         traces=asking.trace,
         prompt=PromptPlan(asking.prompt, asking.raw),
     )
-    return run_shown(study, asking.out, asking.retry)
+    return run_shown(study, asking.out, asking.retry, asking.division)
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -1,27 +1,67 @@
-"""The verbs on whole studies, study and report; a run on screen: a bar over all units, and a sentence at the end."""
+"""The verbs on whole studies, study, merge and report; a run on screen: a bar over all units, a sentence at the end."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from floatscope.cli.shared import one_line, progress_bar
 from floatscope.errors import UserError
 
 if TYPE_CHECKING:
+    from floatscope.study.division import Division
     from floatscope.study.plan import Study
+    from floatscope.study.running import Notify
     from floatscope.study.store import Run
 
 _FLAG = Parameter(negative="")
+_WHERE = Parameter(group=Group("Beyond one machine", sort_key=3))
+
+
+def _engines() -> Parameter:
+    """Help that tells every engine; called when a verb's line is read."""
+    from floatscope.study.division import ENGINES
+
+    known = "; ".join(f"{name}: {row.description}" for name, row in ENGINES.items())
+    return Parameter(help=f"Where batches are run. {known}.")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class DivisionFlags:
+    """Who runs the batches."""
+
+    share: Annotated[str | None, _WHERE] = None
+    """Run this share of the batches alone, such as 3/16, counted from 1; slurm: as the job array says. `floatscope
+    merge` joins all shares."""
+    engine: Annotated[str, _WHERE, _engines()] = "local"
+    address: Annotated[str | None, _WHERE] = None
+    """Of a Ray cluster that runs already; default: one is started for this run."""
+    actor_gpus: Annotated[float, _WHERE] = 0
+    """GPUs of each Ray actor; 0.5 lets two share one."""
+
+    @property
+    def division(self) -> Division:
+        """As the library takes it."""
+        from floatscope.study.division import Division, parse_share
+
+        share, of = (1, 1) if self.share is None else parse_share(self.share)
+        return Division(share, of, self.engine, self.address, self.actor_gpus)
+
+
+_UNDIVIDED = DivisionFlags()
 
 
 def study(
     study: str,
     /,
+    where: DivisionFlags = _UNDIVIDED,
     *,
     out: Path | None = None,
     limit: int | None = None,
@@ -78,7 +118,31 @@ def study(
         )
     if dry_run:
         return _estimate(plan)
-    return run_shown(plan, out or Path("runs") / plan.name, retry, report=True)
+    return run_shown(plan, out or Path("runs") / plan.name, retry, where.division, report=True)
+
+
+def merge(run: Path, /, *, workers: int = 1) -> int:
+    """Join the shares of a run, once all are finished: its tables, traces and report, as one process would make them.
+
+    Example: floatscope merge runs/mine
+
+    Parameters
+    ----------
+    run
+        The run folder, as every share was given it with --out.
+    workers
+        Processes that share the analyses.
+    """
+    from floatscope.study.analyses import read_analyses
+    from floatscope.study.merging import merge_shares
+    from floatscope.study.reporting import tables_text, write_report
+
+    with _bar() as notify:
+        merged = merge_shares(run, workers=workers, notify=notify).run
+    path = write_report(merged, read_analyses(merged))
+    print(f"floatscope: open {path} in a browser", file=sys.stderr)
+    print(tables_text(merged, "markdown"), flush=True)
+    return exit_code(merged)
 
 
 def report(run: Path, /) -> int:
@@ -145,29 +209,36 @@ def _estimate(plan: Study) -> int:
     return 0
 
 
-def run_shown(study: Study, folder: Path, retry: bool, report: bool = False) -> int:
-    """Run a study with a progress bar, write its report if it is wanted, print its tables; the exit code.
-
-    One that is stopped by the keyboard ends in a sentence on how to go on.
-    """
+@contextmanager
+def _bar() -> Iterator[Notify]:
+    """A progress bar, as what is to be told of progress."""
     from rich.markup import escape
 
+    with progress_bar() as progress:
+        bar = progress.add_task("starting", total=None)
+        started: list[int] = []
+
+        def notify(what: str, done: int, total: int) -> None:
+            if total and not started:  # time left is judged by the units of this call alone
+                started.append(done)
+                progress.reset(bar, total=total, completed=done)
+            progress.update(bar, description=escape(one_line(what)), completed=done, total=total or None)
+
+        yield notify
+
+
+def run_shown(study: Study, folder: Path, retry: bool, division: Division, report: bool = False) -> int:
+    """Run a study with a progress bar, write its report if it is wanted, print its tables; the exit code.
+
+    One that is stopped by the keyboard, or asked to end, ends in a sentence on how to go on.
+    """
     from floatscope.study.analyses import read_analyses
     from floatscope.study.reporting import tables_text, write_report
     from floatscope.study.running import run_study
 
     try:
-        with progress_bar() as progress:
-            bar = progress.add_task("starting", total=None)
-            started: list[int] = []
-
-            def notify(what: str, done: int, total: int) -> None:
-                if total and not started:  # time left is judged by the units of this call alone
-                    started.append(done)
-                    progress.reset(bar, total=total, completed=done)
-                progress.update(bar, description=escape(one_line(what)), completed=done, total=total or None)
-
-            outcome = run_study(study, folder, retry=retry, notify=notify)
+        with _bar() as notify:
+            outcome = run_study(study, folder, retry=retry, division=division, notify=notify)
     except KeyboardInterrupt:
         print(
             f"floatscope: stopped; what is done is kept in {folder}: the same command goes on from there",
@@ -178,7 +249,10 @@ def run_shown(study: Study, folder: Path, retry: bool, report: bool = False) -> 
     told = f"{done} of {units} units were run, the others were there" if done < units else f"{units} units were run"
     failed = f"; {outcome.failed} failed (see the column error; --retry runs them again)" if outcome.failed else ""
     again = f"; {outcome.damaged} rows had changed on the disk and were run again" if outcome.damaged else ""
-    print(one_line(f"floatscope: {told}{failed}{again}; the run is {folder}"), file=sys.stderr)
+    print(one_line(f"floatscope: {told}{failed}{again}; the run is {outcome.run.folder}"), file=sys.stderr)
+    if division.of > 1:
+        print(f"floatscope: after all {division.of} shares: floatscope merge {folder}", file=sys.stderr)
+        return 0
     if report:  # before the tables: whoever reads those may end this process
         path = write_report(outcome.run, read_analyses(outcome.run))
         print(f"floatscope: open {path} in a browser", file=sys.stderr)

@@ -155,6 +155,11 @@ class Store:
         with _sentences(self.folder), self._database:
             self._insert(row.values for row in rows)
 
+    def take(self, folder: Path) -> None:
+        """Commit every sound row of another run, as it stands there."""
+        with _sentences(self.folder), self._database, closing(sqlite3.connect(folder / RESULTS, timeout=60)) as other:
+            self._insert(_sound_rows(other)[0])
+
     def forget_failed(self) -> int:
         """Drop the rows of units that failed, so that they are run again; how many there were."""
         with _sentences(self.folder), self._database:
