@@ -143,8 +143,8 @@ def run_share(
         if first >= batch_count(study, loading.jobs) or not loading.lacks(missing):
             continue  # others do all of its batches: no need to load the model here
         loaded = Loaded(study, loading, missing)
-        if first == 0:
-            loaded.warn()  # told by one process
+        if first == 0 and loaded.warning:  # told by one process
+            warnings.warn(loaded.warning, stacklevel=2)
         for number in range(first, len(loaded.batches), of):
             if answers := loaded.run(number):
                 save_traces(folder, answers)
@@ -189,14 +189,15 @@ class Loaded:
         # A run that is stopped has no more short prompts than long ones.
         random.Random(study.seed).shuffle(self.batches)
 
-    def warn(self) -> None:
-        """Say so where many tokens of the prompts are unknown to the model."""
-        if self._unknown > UNKNOWN * self._tokens:
-            warnings.warn(
-                f"{self.loading.name}: {self._unknown} of the {self._tokens} tokens of its prompts are not in its "
-                "vocabulary, and it reads them as unknown: is this its tokenizer, and is the text in its language?",
-                stacklevel=3,
-            )
+    @property
+    def warning(self) -> str:
+        """A sentence where many tokens of the prompts are unknown to the model, or nothing."""
+        if self._unknown <= UNKNOWN * self._tokens:
+            return ""
+        return (
+            f"{self.loading.name}: {self._unknown} of the {self._tokens} tokens of its prompts are not in its "
+            "vocabulary, and it reads them as unknown: is this its tokenizer, and is the text in its language?"
+        )
 
     def run(self, number: int) -> list[Answer]:
         """What is missing of a batch."""
