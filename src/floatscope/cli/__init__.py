@@ -15,7 +15,7 @@ from floatscope.cli.evaluation import evaluate, table
 from floatscope.cli.explaining import explain
 from floatscope.cli.loaded import check, families, serve, trace
 from floatscope.cli.shared import one_line
-from floatscope.cli.studies import merge, report, study
+from floatscope.cli.studies import merge, report, study, submit
 from floatscope.cli.training import adapt, pull, train
 from floatscope.errors import UserError, plain_warnings
 
@@ -37,7 +37,7 @@ app = App(
     help_epilogue="Start with: floatscope study demo; floatscope serve; floatscope trace MODEL --question 'Who ...?'",
     suppress_keyboard_interrupt=False,
 )
-for verb in (study, merge, report, serve, evaluate, table, trace, explain, analyze, check, families, train, pull, adapt):
+for verb in (study, submit, merge, report, serve, evaluate, table, trace, explain, analyze, check, families, train, pull, adapt):
     # By its name: a verb's flags are made when it is called, since they may come from registries.
     app.command(f"{verb.__module__}:{verb.__name__}", help=verb.__doc__)
 app.command(

@@ -1,4 +1,4 @@
-"""The verbs on whole studies, study, merge and report; a run on screen: a bar over all units, a sentence at the end."""
+"""The verbs on whole studies: study, submit, merge, report. A run on screen is a bar, and a sentence at the end."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ def study(
     workers: int | None = None,
     check: Annotated[bool, _FLAG] = False,
     dry_run: Annotated[bool, _FLAG] = False,
+    estimate: Annotated[bool, _FLAG] = False,
     retry: Annotated[bool, _FLAG] = False,
 ) -> int:
     """Run a study: answers, scores, traces with controls, analyses and the report, all in one folder.
@@ -94,31 +95,98 @@ def study(
     check
         Say what is wrong with the study or missing for it (weights, data), and run nothing; no network is used.
     dry_run
-        Print the units, and how long they may take, from a short calibration.
+        Print the units and batches of each model, and run nothing.
+    estimate
+        Print what they may take, from a short calibration: time here, hours on GPUs, disk for traces.
     retry
         Run units again that failed before.
     """
+    plan = _plan(study, limit, not check, seed=seed, batch=batch, workers=workers)
+    if check:
+        return _check(plan)
+    if dry_run or estimate:
+        return _estimate(plan, timed=estimate)
+    return run_shown(plan, out or Path("runs") / plan.name, retry, where.division, report=True)
+
+
+def _plan(study: str, limit: int | None, needs_data: bool, **given: int | None) -> Study:
+    """The study of a name or a file, with what flags say otherwise."""
     from floatscope.study.plan import SHIPPED, find_study, read_study
     from floatscope.study.units import missing_files
 
     file = find_study(study)
     plan = read_study(file)
-    given = {"seed": seed, "batch": batch, "workers": workers}
     plan = replace(plan, **{name: value for name, value in given.items() if value is not None})
     if limit is not None:
         tasks = tuple(replace(task, limit=min(limit, task.limit)) if task.limit else task for task in plan.tasks)
         plan = replace(plan, limit=min(limit, plan.limit), tasks=tasks)
-    if check:
-        return _check(plan)
-    data = plan.tasks if file.parent == SHIPPED else ()  # such a study comes with the package, but not its data
+    data = (
+        plan.tasks if needs_data and file.parent == SHIPPED else ()
+    )  # these come with the package, but not their data
     if missing := [path for task in data for path in missing_files(task)]:
         raise UserError(
             f"The study {plan.name} needs {', '.join(missing)}, seen from this folder: docs/howto/study.md says where "
             "its data comes from."
         )
+    return plan
+
+
+def submit(
+    study: str,
+    /,
+    *,
+    shares: int,
+    out: Path | None = None,
+    partition: str | None = None,
+    account: str | None = None,
+    gpus: int = 1,
+    cpus: int = 4,
+    memory: int = 32,
+    hours: float = 4,
+    limit: int | None = None,
+    dry_run: Annotated[bool, _FLAG] = False,
+) -> int:
+    """Submit the shares of a study to Slurm as a job array, and a job after it that merges them.
+
+    Example: floatscope submit demo --shares 16 --partition gpu --out runs/demo --dry-run
+
+    Parameters
+    ----------
+    study
+        As for `floatscope study`.
+    shares
+        Jobs of the array, each with a share of the batches and a store of its own.
+    out
+        The run folder, on a disk that all nodes see; default: runs/NAME.
+    partition
+        Slurm's partition; default: its own.
+    account
+        Slurm's account; default: its own.
+    gpus
+        GPUs of each job.
+    cpus
+        Cores of each job.
+    memory
+        Gigabytes of each job.
+    hours
+        Time of each job, after which it is put back into the queue and goes on.
+    limit
+        Samples of each task at most; default: as the study says.
+    dry_run
+        Print the script for sbatch, and submit nothing.
+    """
+    from floatscope.study.submitting import Resources, sbatch_script
+    from floatscope.study.submitting import submit as submit_shares
+
+    plan = _plan(study, limit, not dry_run)
+    folder = out or Path("runs") / plan.name
+    resources = Resources(partition, account, gpus, cpus, memory, hours)
     if dry_run:
-        return _estimate(plan)
-    return run_shown(plan, out or Path("runs") / plan.name, retry, where.division, report=True)
+        print(sbatch_script(plan, folder, shares, resources))
+        return 0
+    jobs = submit_shares(plan, folder, shares, resources)
+    print(f"floatscope: submitted {shares} shares and the job that merges them: {jobs[0].job_id} to {jobs[-1].job_id}")
+    return 0
 
 
 def merge(run: Path, /, *, workers: int = 1) -> int:
@@ -189,23 +257,30 @@ def _check(plan: Study) -> int:
     return 1 if lacking else 0
 
 
-def _estimate(plan: Study) -> int:
+def _estimate(plan: Study, timed: bool) -> int:
     from datetime import timedelta
 
     from rich.console import Console
     from rich.table import Table
 
-    from floatscope.study.checking import estimate
+    from floatscope.study.estimating import GPUS, UTILISATION, Estimate, count, estimate
 
-    console = Console(stderr=True)
-    with console.status("reading tasks") as status:
-        found = estimate(plan, status.update)
-    table = Table("model", "units", "batches", "time")
-    for row in found:
-        table.add_row(one_line(row.name), str(row.units), str(row.batches), str(timedelta(seconds=round(row.seconds))))
-    total = timedelta(seconds=round(sum(row.seconds for row in found)))
-    table.add_row("all", str(sum(row.units for row in found)), str(sum(row.batches for row in found)), str(total))
+    with Console(stderr=True).status("reading tasks") as status:
+        found = estimate(plan, status.update) if timed else count(plan)
+    totals = [sum(getattr(row, name) for row in found) for name in ("units", "batches", "seconds", "trace_bytes")]
+    on_gpus = tuple(map(sum, zip(*(row.gpu_seconds for row in found), strict=True)))
+    table = Table("model", "units", "batches", *(("time here", "traces", *(f"{name} hours" for name in GPUS)) * timed))
+    for row in (*found, Estimate("all", *totals, on_gpus)):
+        cells = [one_line(row.name), str(row.units), str(row.batches)]
+        if timed:
+            hours = (f"{seconds / 3600:.2g}" for seconds in row.gpu_seconds)
+            cells += [str(timedelta(seconds=round(row.seconds))), f"{row.trace_bytes / 1e6:,.1f} MB", *hours]
+        table.add_row(*cells)
     Console().print(table)
+    if timed:
+        print(f"Hours on GPUs are arithmetic (bfloat16 at {UTILISATION:.0%} of the peak), not measured. Wall time:")
+        for name, seconds in zip(GPUS, on_gpus, strict=True):
+            print(f"{name}: " + ", ".join(f"{seconds / 3600 / number:.2g} h on {number}" for number in (1, 4, 16, 64)))
     return 0
 
 
