@@ -1,4 +1,4 @@
-"""Shares as jobs: submitit's local executor runs them; what Slurm would get is read from a stand-in for its commands."""
+"""Shares as jobs: submitit's local executor runs them; what Slurm would get is kept by a stand-in for its commands."""
 
 import sys
 from dataclasses import replace
@@ -52,17 +52,18 @@ def test_slurm_gets_the_array_and_a_job_that_merges_after_it(tmp_path, monkeypat
     commands = tmp_path / "bin"
     commands.mkdir()
     (commands / "srun").write_text("#!/bin/sh\n")
+    kept = tmp_path / "submitted"
     (commands / "sbatch").write_text(
-        f'#!/bin/sh\ncat "$1" >> {tmp_path}/submitted\necho "Submitted batch job $(grep -c bin/bash {tmp_path}/submitted)7"\n'
+        f'#!/bin/sh\ncat "$1" >> {kept}\necho "Submitted batch job $(grep -c bin/bash {kept})7"\n'
     )
     for command in commands.iterdir():
         command.chmod(0o755)
     monkeypatch.setenv("PATH", str(commands), prepend=":")
     jobs = submit(STUDY, tmp_path / "run", 3, ASKED)
     assert [job.job_id for job in jobs] == ["17_0", "17_1", "17_2", "27"]
-    first, second = (tmp_path / "submitted").read_text().split("#!/bin/bash")[1:]
+    first, second = kept.read_text().split("#!/bin/bash")[1:]
     assert "array=0-2%3" in first and "gpus-per-node=2" in first and "dependency" not in first
-    assert "dependency=afterok:17" in second and "array" not in second and "gpus-per-node=0" in second
+    assert "dependency=afterok:17" in second and "--array" not in second and "gpus-per-node=0" in second
 
 
 def test_without_slurm_there_is_a_sentence(tmp_path, monkeypatch):

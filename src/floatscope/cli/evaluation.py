@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from floatscope.cli.shared import LoadFlags
-from floatscope.cli.studies import DivisionFlags, exit_code, run_shown
+from floatscope.cli.studies import UNDIVIDED, DivisionFlags, exit_code, run_shown
 
 if TYPE_CHECKING:
     from floatscope.study.plan import Curve, TaskPlan
@@ -20,7 +20,7 @@ _FLAG = Parameter(negative="")
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Asking(LoadFlags, DivisionFlags):
+class Asking(LoadFlags):
     """What evaluate and stress have in common."""
 
     model: Annotated[tuple[str, ...], REPEATED]
@@ -60,6 +60,7 @@ class Asking(LoadFlags, DivisionFlags):
     """Leave out records that cannot be read, instead of stopping."""
     retry: Annotated[bool, _FLAG] = False
     """Run units again that failed before."""
+    where: DivisionFlags = UNDIVIDED
 
 
 def evaluate(asking: Asking, *, documents: str | None = None) -> int:
@@ -138,7 +139,7 @@ def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
         traces=asking.trace,
         prompt=PromptPlan(asking.prompt, asking.raw),
     )
-    return run_shown(study, asking.out, asking.retry, asking.division)
+    return run_shown(study, asking.out, asking.retry, asking.where.division)
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -55,13 +55,13 @@ class DivisionFlags:
         return Division(share, of, self.engine, self.address, self.actor_gpus)
 
 
-_UNDIVIDED = DivisionFlags()
+UNDIVIDED = DivisionFlags()
 
 
 def study(
     study: str,
     /,
-    where: DivisionFlags = _UNDIVIDED,
+    where: DivisionFlags = UNDIVIDED,
     *,
     out: Path | None = None,
     limit: int | None = None,

@@ -200,15 +200,16 @@ class Loaded:
         )
 
     def run(self, number: int) -> list[Answer]:
-        """What is missing of a batch."""
+        """What is missing of a batch, which is run whole: its neighbours decide the last bits of a sample's numbers."""
         from floatscope.study.answering import answer, prepare
 
         batch = self.batches[number]
-        jobs = [size.job for size in batch if size.job.unit in self.missing]
-        if not jobs:
+        jobs = [size.job for size in batch]
+        if not any(job.unit in self.missing for job in jobs):
             return []
         todo = [self._built.pop(job.unit, None) or prepare(self.study, self.model, self.template, job) for job in jobs]
-        return answer(self.study, self.model, self._samplers[batch[0].slots, batch[0].job.way], todo)
+        answers = answer(self.study, self.model, self._samplers[batch[0].slots, batch[0].job.way], todo)
+        return [one for one in answers if one[0].unit in self.missing]
 
 
 @dataclass(frozen=True, eq=False)

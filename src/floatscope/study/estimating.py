@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from floatscope.study.engine import Size, batch_count, batches, loadings, quiet_plan, size_of
@@ -147,5 +149,7 @@ def _size(batch: Sequence[Size]) -> int:
 
 
 def _bytes(answers: Sequence[Answer]) -> int:
-    """Of the arrays of traces, which are nearly all of their files."""
-    return sum(array.nbytes for _, trace in answers if trace is not None for array in trace.arrays.values())
+    """Of the files of traces."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "trace.safetensors"
+        return sum(trace.save(file).stat().st_size for _, trace in answers if trace is not None)
