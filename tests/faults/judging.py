@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 
 from floatscope.errors import UserError
@@ -39,6 +40,10 @@ class Judge:
 
     whole: Path
 
+    @cached_property
+    def bytes(self) -> dict[str, str]:
+        return run_bytes(self.whole)
+
     def judge(self, folder: Path, counts: Counts) -> None:
         """Add what is wrong with a run that was disturbed and then ended in peace."""
         expected = Counter(units(self.whole))
@@ -51,7 +56,7 @@ class Judge:
         except UserError:
             counts.differing += 1
             return
-        ours = run_bytes(self.whole)
+        ours = self.bytes
         counts.differing += sum(ours.get(name) != theirs.get(name) for name in ours.keys() | theirs.keys())
 
 

@@ -52,7 +52,7 @@ class Call:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(
                 ["floatscope.cli", "floatscope.models.loading", "floatscope.tracing", "floatscope.study.merging",
-                 "floatscope.study.reporting", "floatscope.analysis.drift", "tests.faults.processes"]
+                 "floatscope.study.reporting", "tests.faults.processes"]
             )  # fmt: skip
             self._forked = context.Process(target=child, args=(words, str(log)))
             self._forked.start()
