@@ -37,7 +37,23 @@ app = App(
     help_epilogue="Start with: floatscope study demo; floatscope serve; floatscope trace MODEL --question 'Who ...?'",
     suppress_keyboard_interrupt=False,
 )
-for verb in (study, submit, merge, report, serve, evaluate, table, trace, explain, analyze, check, families, train, pull, adapt):
+for verb in (
+    study,
+    submit,
+    merge,
+    report,
+    serve,
+    evaluate,
+    table,
+    trace,
+    explain,
+    analyze,
+    check,
+    families,
+    train,
+    pull,
+    adapt,
+):
     # By its name: a verb's flags are made when it is called, since they may come from registries.
     app.command(f"{verb.__module__}:{verb.__name__}", help=verb.__doc__)
 app.command(
