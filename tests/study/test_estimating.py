@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import floatscope as fs
 from floatscope.study import estimating
-from floatscope.study.estimating import GPU, Shape, count, estimate
+from floatscope.study.estimating import GPU, ModelShape, count, estimate
 from floatscope.study.plan import Curve, ModelPlan, TaskPlan
 from floatscope.study.running import run_study
 from tests.study.small_studies import small_study
@@ -57,7 +57,7 @@ def test_traces_take_the_disk_that_was_estimated(tmp_path):
 @pytest.mark.parametrize("name", ["twin-llada", "twin-arm"])
 def test_operations_are_those_that_torch_counts(name):
     model = fs.load(name)
-    shape, rows = Shape.of(model), 96
+    shape, rows = ModelShape.of(model), 96
     plain = sdpa_kernel(SDPBackend.MATH)  # the only one whose operations torch counts on a CPU
     with FlopCounterMode(display=False) as counter, plain, torch.no_grad():
         model.backbone(torch.zeros(1, rows, dtype=torch.int64))  # the head runs on all rows here
@@ -65,7 +65,7 @@ def test_operations_are_those_that_torch_counts(name):
 
 
 def test_a_forward_takes_the_longer_of_computing_and_reading():
-    shape, gpu = Shape(body=1000, head=100, layers=2, width=10), GPU(peak=1e6, bandwidth=1e4)
+    shape, gpu = ModelShape(body=1000, head=100, layers=2, width=10), GPU(peak=1e6, bandwidth=1e4)
     operations = 2 * 1000 * 50 + 4 * 2 * 10 * 50 * 50 + 2 * 100 * 8
     assert shape.operations(50, 50, 8) == operations
     usable = estimating.UTILISATION * 1e6

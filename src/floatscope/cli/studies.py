@@ -267,20 +267,21 @@ def _estimate(plan: Study, timed: bool) -> int:
 
     with Console(stderr=True).status("reading tasks") as status:
         found = estimate(plan, status.update) if timed else count(plan)
-    totals = [sum(getattr(row, name) for row in found) for name in ("units", "batches", "seconds", "trace_bytes")]
+    names = ("units", "batches", "seconds", "trace_bytes")
+    units, number, seconds, kept = (sum(getattr(row, name) for row in found) for name in names)
     on_gpus = tuple(map(sum, zip(*(row.gpu_seconds for row in found), strict=True)))
     table = Table("model", "units", "batches", *(("time here", "traces", *(f"{name} hours" for name in GPUS)) * timed))
-    for row in (*found, Estimate("all", *totals, on_gpus)):
+    for row in (*found, Estimate("all", units, number, seconds, kept, on_gpus)):
         cells = [one_line(row.name), str(row.units), str(row.batches)]
         if timed:
-            hours = (f"{seconds / 3600:.2g}" for seconds in row.gpu_seconds)
+            hours = (f"{taken / 3600:.2g}" for taken in row.gpu_seconds)
             cells += [str(timedelta(seconds=round(row.seconds))), f"{row.trace_bytes / 1e6:,.1f} MB", *hours]
         table.add_row(*cells)
     Console().print(table)
     if timed:
         print(f"Hours on GPUs are arithmetic (bfloat16 at {UTILISATION:.0%} of the peak), not measured. Wall time:")
-        for name, seconds in zip(GPUS, on_gpus, strict=True):
-            print(f"{name}: " + ", ".join(f"{seconds / 3600 / number:.2g} h on {number}" for number in (1, 4, 16, 64)))
+        for name, taken in zip(GPUS, on_gpus, strict=True):
+            print(f"{name}: " + ", ".join(f"{taken / 3600 / gpus:.2g} h on {gpus}" for gpus in (1, 4, 16, 64)))
     return 0
 
 

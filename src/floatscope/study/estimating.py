@@ -40,7 +40,7 @@ GPUS = {"A100": GPU(312e12, 2.0e12), "H100": GPU(989e12, 3.35e12)}
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """What decides how many operations a forward takes."""
 
     body: int
@@ -52,7 +52,7 @@ class Shape:
     """Of all query heads together."""
 
     @classmethod
-    def of(cls, model: Model) -> Shape:
+    def of(cls, model: Model) -> ModelShape:
         """The shape of a loaded model; of a mixture of experts all of them count, also those that a token skips."""
         config = model.config
         table = model.backbone.get_input_embeddings().weight
@@ -119,7 +119,7 @@ def estimate(study: Study, notify: Callable[[str], None] = lambda what: None) ->
         template = choose_template(study, model, loading.jobs)
         planned = batches([size_of(prepare(study, model, template, job)) for job in loading.jobs], study.batch)
         seconds = time.perf_counter() - started
-        shape, on_gpus, kept = Shape.of(model), [0.0] * len(GPUS), 0.0
+        shape, on_gpus, kept = ModelShape.of(model), [0.0] * len(GPUS), 0.0
         for (traced, slots, _), group in groupby(planned, key=lambda batch: batch[0].kind):
             alike = list(group)
             middle = alike[len(alike) // 2]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ def _tasks(study: Study, jobs: Sequence[Job], missing: set[Unit], division: Divi
             yield from ((place, number) for number in range(first, batch_count(study, loading.jobs), division.of))
 
 
-def _refuse_too_few(there: dict[str, float], workers: int, threads: int, gpus: float) -> None:
+def _refuse_too_few(there: Mapping[str, float], workers: int, threads: int, gpus: float) -> None:
     """Actors that a cluster has no room for would be waited for without end."""
     for name, needed in (("CPU", workers * threads), ("GPU", workers * gpus)):
         if there.get(name, 0) < needed:
