@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test quick fuzz faults lint
+.PHONY: demo test quick fuzz faults bench lint
 demo: $(INSTALLED)
 	$(BIN)/floatscope study demo --out runs/demo
 	@echo runs/demo/report.html
@@ -19,6 +19,12 @@ fuzz: $(INSTALLED)
 
 faults: $(INSTALLED)
 	$(BIN)/python -m tests.faults
+
+# Other tools go into an environment of their own: they want versions of their own.
+bench: $(INSTALLED)
+	test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	.venv-bench/bin/python benchmarks/peers.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ import os
 import signal
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported
+os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported, which torch may do: its kernels run on the CPU
 
 import hypothesis
 import pytest

@@ -172,6 +172,8 @@ def test_answers_end_before_the_first_stop_string(twin):
     )
     assert len(whole.split()) > 1
     assert cut == whole.partition(" ")[0]
+    both = {"until": [whole.split()[-1], " "], "max_gen_toks": 8}  # of two that are there, the one that comes first
+    assert twin.generate_until([Request(prompt, both)]) == [cut]
 
 
 def test_greedy_says_whether_the_continuation_would_be_written(twin):

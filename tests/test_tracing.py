@@ -499,16 +499,16 @@ def test_matrices_that_would_not_fit_into_half_of_the_memory_are_refused(monkeyp
 
 
 def test_the_road_from_trace_to_the_kernel_has_as_many_functions_as_the_design_says(monkeypatch):
-    from floatscope.probe import attention
+    from floatscope.probe import mixing
 
     page = (Path(__file__).parent.parent / "docs" / "design.md").read_text(encoding="utf-8")
-    found, attend, home = [], attention.attend, str(Path(fs.__file__).parent)
+    found, attend, home = [], mixing.attend, str(Path(fs.__file__).parent)
 
     def watched(*given, **options):
         found.append([frame for frame in traceback.extract_stack() if frame.filename.startswith(home)])
         return attend(*given, **options)
 
-    monkeypatch.setattr(attention, "attend", watched)
+    monkeypatch.setattr(mixing, "attend", watched)
     fs.trace(tiny_model("llada"), [5, 6, 7], fs.LLaDASampler(2, 2))
     told = re.search(r"One road of (\d+) functions", page)
     assert told is not None

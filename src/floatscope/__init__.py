@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # what type checkers read; at run time `_NAMES` says the same
     from floatscope.qa.prompts import build_prompt as build_prompt
     from floatscope.qa.samples import Document as Document
     from floatscope.qa.samples import Sample as Sample
+    from floatscope.report.view import show as show
     from floatscope.traces import Trace as Trace
     from floatscope.traces import import_reference as import_reference
     from floatscope.tracing import replay as replay
@@ -58,6 +59,7 @@ _NAMES = {  # in the order of the work: load, decode, trace, ask
     "models.patching": ("patch",),
     "attribution": ("attribute",),
     "traces": ("Trace", "import_reference"),
+    "report.view": ("show",),
     "qa.samples": ("Sample", "Document"),
     "canvas": ("Prompt",),
     "qa.prompts": ("build_prompt", "build_canvas"),

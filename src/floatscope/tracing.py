@@ -23,8 +23,10 @@ from floatscope.errors import UserError
 from floatscope.models.edited import EditedModel, Edits, make_editors
 from floatscope.models.model import Model
 from floatscope.probe.attention import Geometry, Listener, Probe, probing
+from floatscope.probe.candidates import CandidateRecorder
 from floatscope.probe.editing import Editor, Recalled
 from floatscope.probe.kernel import LayerStatistics
+from floatscope.probe.landing import Landing
 from floatscope.probe.layout import Layout
 from floatscope.probe.recording import ALPHA, Arrays, CausalRecorder, DenoisingRecorder, Plan
 from floatscope.traces.arrays import ARRAYS, check_matrices, check_memory, kept_arrays, short_form
@@ -88,8 +90,16 @@ def trace(
         matrices = len(prompts) * steps * len(matrix_layers or range(model.layers))
         check_memory(matrices, model.config.num_attention_heads, max(len(canvas.ids) for canvas in canvases))
     editors = make_editors(model, canvases, edits, sampler, batch) if edits else []
+    candidates = CandidateRecorder(len(prompts), names)
     if model.is_arm:
-        generations = fill(EditedModel(model, editors) if editors else model, batch, sampler, on_step)
+
+        def listen(step: Step) -> None:
+            candidates.keep(step)
+            if on_step is not None:
+                on_step(step)
+
+        with model.listening(candidates.hear):
+            generations = fill(EditedModel(model, editors) if editors else model, batch, sampler, listen)
         canvases = [
             canvas.without_slots(sampler.length - len(generation.slots))
             for canvas, generation in zip(canvases, generations, strict=True)
@@ -102,12 +112,14 @@ def trace(
 
         def listen(step: Step) -> None:
             tap.commit(step)
+            candidates.keep(step)
             if on_step is not None:
                 on_step(step)
             if on_received is not None:
                 on_received(step, [recorder.latest("received") for recorder in tap.recorders])
 
-        generations = fill(tap, batch, sampler, listen)
+        with model.listening(candidates.hear):
+            generations = fill(tap, batch, sampler, listen)
         for generation, (fewest, most) in zip(generations, bounds, strict=True):
             if not fewest <= generation.steps <= most:
                 raise UserError(
@@ -141,19 +153,24 @@ def trace(
             confidence=generation.confidence,
             qk_steps=qk_steps,
             keep=short_form(names),
-            arrays=arrays | {name: getattr(generation, name) for name in ("tokens", "state") if name in names},
-            metadata=table | _passing_texts(model, generation),
+            arrays=arrays
+            | {name: getattr(generation, name) for name in ("tokens", "state") if name in names}
+            | considered,
+            metadata=table | _passing_texts(model, generation, considered),
             edits=tuple(asdict(edit) for edit in own),
         ).validate()
-        for canvas, generation, (arrays, qk_steps), seed, table, own in zip(
-            canvases, generations, records, batch.seeds, known, applied, strict=True
+        for sample, (canvas, generation, (arrays, qk_steps), seed, table, own) in enumerate(
+            zip(canvases, generations, records, batch.seeds, known, applied, strict=True)
         )
+        for considered in [candidates.finish(sample, len(generation.slots))]
     ]
 
 
-def _passing_texts(model: Model, generation: Generation) -> dict[str, Any]:
-    """Texts of tokens that slots held and did not keep, by id: the canvas does not tell them."""
-    held = set(generation.tokens[generation.state == COMMITTED].tolist()) - set(generation.canvas.tolist())
+def _passing_texts(model: Model, generation: Generation, considered: Arrays) -> dict[str, Any]:
+    """Texts of tokens that slots held and did not keep, or might have taken, by id: the canvas does not tell them."""
+    held = {*generation.tokens[generation.state == COMMITTED].tolist()}
+    held |= {*considered.get("candidate_tokens", np.zeros(0)).ravel().tolist()}
+    held -= {-1, *generation.canvas.tolist()}
     if model.tokenizer is None or not held:
         return {}
     return {"passing_texts": dict(zip(map(str, held), model.token_texts(np.array([*held])), strict=True))}
@@ -211,9 +228,10 @@ class DenoisingTap(EditedModel):
     ) -> None:
         """`bounds`: the fewest and the most steps of each sample. `editors`: one per sample; empty: nothing changes."""
         super().__init__(model, editors)
+        self._landing = Landing()
         self.rolls = any(plan.rolls for plan in plans)
         self.recorders = [
-            DenoisingRecorder(plan, model.layers, most, fewest)
+            DenoisingRecorder(plan, model.layers, most, fewest, self._landing)
             for plan, (fewest, most) in zip(plans, bounds, strict=True)
         ]
 
@@ -266,6 +284,7 @@ class DenoisingTap(EditedModel):
             slots = committed.nonzero()[:, 0]
             if len(slots):
                 recorder.commit(slots.numpy(), own[slots].numpy())
+        self._landing.send(held for recorder in self.recorders for held in recorder.held())
 
 
 def record_finished(

@@ -18,8 +18,8 @@ MODELS = ("m", "w")
 
 
 def made(model: str, name: str, *tops: list[int], control: str = "", condition: str = ""):
-    """A trace of three layers, 15 tokens and a step for each list: of layer l, token tops[step][l] receives most."""
-    trace = to_trace(full_run(steps=len(tops)), model=f"{model}-{control}" if control else model)
+    """A trace of 15 tokens, as many layers as a list has, a step per list: of layer l, tops[step][l] receives most."""
+    trace = to_trace(full_run(steps=len(tops), layers=len(tops[0])), model=f"{model}-{control}" if control else model)
     received = np.full(trace.received.shape, 0.01, np.float32)
     for step, tokens in enumerate(tops):
         for layer, token in enumerate(tokens):
@@ -76,6 +76,13 @@ def test_a_model_without_that_sample_is_shown_on_its_own_first_one():
     assert "m 33 %, w 67 %." in figure.finding
     unknown = draw_traces("drift", traces, ("w",), options=OPTIONS)
     assert unknown is not None and "“first”; layer 2: " in unknown.caption  # of equals, where most is received
+
+
+def test_a_deeper_model_is_mapped_at_the_same_relative_depth():
+    traces = [made("m", "s", *ONE), made("w", "s", *[[3, 4, 5, 6, 7]] * 3)]
+    figure = draw_traces("drift", traces, MODELS, options=OPTIONS)
+    assert figure is not None
+    assert [scene.title for scene in scenes(figure)] == ["m, layer 1", "w, layer 2"]  # the middle of three and of five
 
 
 def test_each_side_of_the_answer_has_its_row():

@@ -205,6 +205,28 @@ def test_a_passage_brings_its_slots_and_leaves_the_arm_out(server, page):
     expect(page.locator(".fs-panel .fs-slot")).to_have_count(sample["slots"])
 
 
+WATCH_THE_CARD = """() => {
+  window.seen = {};
+  window.watch = new MutationObserver(() => {
+    const card = document.querySelector("#results li");
+    const states = card ? [...card.querySelectorAll(".fs-slot")].map((slot) => slot.dataset.state) : [];
+    if (card) window.seen[card.querySelector(".card-state").textContent] = states;
+  });
+  window.watch.observe(document.getElementById("results"), { subtree: true, childList: true, attributes: true });
+}"""
+
+
+def test_the_card_marks_what_commits_at_each_step(server, page):
+    type_sample(page)
+    page.evaluate(WATCH_THE_CARD)
+    denoise(page, "twin-llada")
+    seen = page.evaluate("() => { window.watch.disconnect(); return window.seen; }")
+    when = expected(server, "twin-llada")[0].commit_step
+    for step in range(4):
+        states = ["open" if at > step else "commits" if at == step else "token" for at in when]
+        assert seen[f"step {step + 1} of 4"] == states
+
+
 def test_steps_can_be_gone_back_to(server, page):
     type_sample(page)
     denoise(page, "twin-dream")
@@ -266,3 +288,32 @@ def test_stop_frees_the_queue(server, page):
     page.locator("#steps").fill("4")
     denoise(page, "twin-arm")
     expect(page.locator("#results li")).to_have_count(1)
+
+
+def test_a_run_can_be_saved_as_trace_picture_and_film(server, page, tmp_path):
+    type_sample(page)
+    denoise(page, "twin-llada")
+    buttons = page.locator("#player .fs-tools button")
+    expect(buttons).to_have_text(["PNG", "WebM", "twin-llada.safetensors"])
+    starts = {"PNG": b"\x89PNG", "WebM": b"\x1a\x45\xdf\xa3"}
+    for name, start in starts.items():
+        with page.expect_download() as download:
+            buttons.filter(has_text=name).click()
+        assert download.value.path().read_bytes().startswith(start)
+    with page.expect_download() as download:
+        buttons.last.click()
+    download.value.save_as(tmp_path / "t.safetensors")
+    _, trace, _ = expected(server, "twin-llada")
+    saved = fs.Trace.load(tmp_path / "t.safetensors")
+    assert (saved.canvas == trace.canvas).all() and saved.metadata["question"] == SAMPLE.question
+
+
+def test_what_was_typed_outlives_a_reload(page):
+    type_sample(page, "Who was here before?")
+    page.locator("#model").select_option("twin-arm")
+    page.reload()
+    expect(page.locator("#question")).to_have_value("Who was here before?")
+    expect(page.locator("#model")).to_have_value("twin-arm")
+    expect(page.locator("#slots")).to_have_value("4")
+    expect(page.locator(".document .text").first).to_have_value(SAMPLE.documents[0].text)
+    page.evaluate("sessionStorage.clear()")

@@ -232,10 +232,12 @@ def llada2(
     edit_threshold: float | None = None,
     edit_steps: int = 16,
     mask: int = MASK,
+    mask_is_candidate: bool = False,
 ) -> list[list[int]]:
     """LLaDA2: the canvas is filled up to whole blocks, and each block until it is full; the canvas after every step.
 
-    2.0 has an even share of the block as the least of every step, 2.1 one slot, and edits what it has committed.
+    2.0 has an even share of the block as the least of every step and leaves a block after its steps, with what chose
+    the mask token still masked; 2.1 has one slot as the least, and edits what it has committed.
     `logits(canvas, stop)` are those of the canvas up to the end of the block.
     """
     total = -(-(len(prompt) + length) // block) * block
@@ -247,13 +249,13 @@ def llada2(
         step = only_edits = 0
         while True:
             masked = [place for place in own if canvas[place] == mask]
-            if not masked and edit_threshold is None:
+            if (not masked and edit_threshold is None) or (mask_is_candidate and step == steps):
                 break
             only_edits += not masked
             if only_edits > edit_steps:
                 break
             rows = logits(canvas, start + block).astype(np.float64)
-            rows[:, mask] = -np.inf
+            rows[:, mask] = rows[:, mask] if mask_is_candidate else -np.inf
             best = {place: int(np.argmax(rows[place])) for place in own}
             sure = {place: float(softmax(rows[place]).max()) for place in own}
             least = block // steps + (step < block % steps)

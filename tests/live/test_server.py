@@ -93,7 +93,7 @@ def assert_anchors(step, expected_step):
 @pytest.mark.parametrize("name", ["twin-llada", "twin-dream"])
 def test_an_mdm_streams_the_steps_of_its_trace(server, models, name):
     generation, text, trace = expected(models, name)
-    first, opened, *steps, finished, done = run_job(server, REQUEST | {"models": [name]})
+    first, opened, *steps, finished, _, done = run_job(server, REQUEST | {"models": [name]})
     assert first == {"event": "queued", "before": 0} and done == {"event": "done"}
     [run] = opened["runs"]
     assert run["regions"] == [[r.label, r.start, r.stop] for r in trace.regions]
@@ -111,7 +111,7 @@ def test_an_mdm_streams_the_steps_of_its_trace(server, models, name):
     data = finished["data"]
     assert list(texts.values()) == data["tokens"]
     assert data["prediction"] == text and data["correct"] is (SAMPLE.answers[0] in text)
-    assert data["steps"] == [] and data["commit_step"] == generation.commit_step.tolist()
+    assert len(data["steps"]) == trace.steps and data["commit_step"] == generation.commit_step.tolist()
 
 
 def test_the_seed_is_the_one_that_is_asked_for(models):
@@ -126,7 +126,7 @@ def test_the_seed_is_the_one_that_is_asked_for(models):
         events = []
         request = read_request(json.dumps(REQUEST | {"seed": seed}).encode(), [model.name])
         denoise({model.name: model}, request, events.append)
-        assert events[-2]["data"]["prediction"] == told[-1]
+        assert events[-3]["data"]["prediction"] == told[-1]
     assert told[0] != told[1]
 
 
@@ -134,7 +134,7 @@ def test_the_seed_is_the_one_that_is_asked_for(models):
 def test_slots_stand_where_the_text_has_its_gap(server, models, before, after):
     trace = fs.trace(models[1], fs.build_canvas(models[1], before, 6, after), SAMPLERS["twin-dream"])
     asked = {"question": f"{before}{{answer}}{after}", "documents": [], "models": ["twin-dream"]}
-    _, opened, *steps, finished, done = run_job(server, REQUEST | asked)
+    _, opened, *steps, finished, _, done = run_job(server, REQUEST | asked)
     [run], data = opened["runs"], finished["data"]
     sides = [*([["before", 1, 1 + trace.marks["before"].size]] if before else [])]
     start, stop = trace.slots[0], trace.slots[-1] + 1
@@ -156,7 +156,7 @@ def test_an_arm_refuses_a_gap_in_a_sentence(server):
     *_, error = events = run_job(server, REQUEST | asked)
     assert error["sentence"].startswith("twin-arm is autoregressive and writes at the end only: put {answer} there")
     assert [event["event"] for event in events] == ["queued", "error"]  # before anything is drawn
-    *_, finished, done = run_job(server, REQUEST | asked | {"question": "Who founded it ? {answer}"})
+    *_, finished, _, done = run_job(server, REQUEST | asked | {"question": "Who founded it ? {answer}"})
     assert done == {"event": "done"} and finished["data"]["slots"][0] == len(finished["data"]["tokens"]) - 6
 
 
@@ -180,9 +180,9 @@ def test_two_models_are_run_one_after_the_other(server):
     events = run_job(server, REQUEST | {"models": ["twin-dream", "twin-arm"]})
     kinds = [(event["event"], event.get("run")) for event in events]
     assert [run["model"] for run in events[1]["runs"]] == ["twin-dream", "twin-arm"]
-    assert kinds[2:9] == [("step", 0)] * 6 + [("finished", 0)]
-    assert kinds[-2:] == [("finished", 1), ("done", None)]
-    assert {kind for kind in kinds[9:-2]} == {("token", 1)}
+    assert kinds[2:10] == [("step", 0)] * 6 + [("finished", 0), ("trace", 0)]
+    assert kinds[-3:] == [("finished", 1), ("trace", 1), ("done", None)]
+    assert {kind for kind in kinds[10:-3]} == {("token", 1)}
 
 
 @pytest.mark.parametrize("name", ["twin-llada", "twin-arm"])
@@ -207,7 +207,7 @@ def test_a_token_that_is_not_there_cannot_be_hidden(server):
 
 def test_without_documents_and_answers_there_is_no_verdict(server):
     bare = {name: REQUEST[name] for name in ("question", "models", "slots", "steps")}
-    *_, finished, done = run_job(server, bare)
+    *_, finished, _, done = run_job(server, bare)
     assert done == {"event": "done"} and finished["data"]["correct"] is None and finished["data"]["gold"] == []
 
 

@@ -38,30 +38,30 @@ def test_a_masked_lm_honours_blocks_and_cannot_be_declared_causal() -> None:
 
 
 def test_another_output_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from floatscope.probe import attention
+    from floatscope.probe import mixing
 
-    kernel = attention.attend
+    kernel = mixing.attend
 
     def wrong(*given: Any, **named: Any) -> Any:
         output, statistics = kernel(*given, **named)
         output.mul_(1.1)  # written in place
         return output, statistics
 
-    monkeypatch.setattr(attention, "attend", wrong)
+    monkeypatch.setattr(mixing, "attend", wrong)
     assert failed(fs.Model(tiny("llama"), fs.FAMILIES["causal"])) == {"output equals SDPA"}
 
 
 def test_rows_that_do_not_sum_to_one_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from floatscope.probe import attention
+    from floatscope.probe import mixing
 
-    kernel = attention.attend
+    kernel = mixing.attend
 
     def wrong(*given: Any, **named: Any) -> Any:
         output, statistics = kernel(*given, **named)
         statistics.group_sums.mul_(1.001)
         return output, statistics
 
-    monkeypatch.setattr(attention, "attend", wrong)
+    monkeypatch.setattr(mixing, "attend", wrong)
     assert failed(fs.Model(tiny("llama"), fs.FAMILIES["causal"])) == {"rows sum to 1"}
 
 

@@ -175,6 +175,25 @@ def test_the_tap_proves_itself(model: fs.Model) -> None:
     assert all(finding.passed for finding in findings) and len(findings) >= 3
 
 
+def with_slots(tokens: int, start: int, stop: int) -> fs.Prompt:
+    """The first ids, with slots among them."""
+    parts = [("query", 0, start), ("answer", start, stop), ("rest", stop, tokens)]
+    regions = tuple(Region(*part) for part in parts if part[1] < part[2])
+    ids = np.resize(IDS[0].numpy(), tokens)
+    return fs.Prompt(text="", ids=ids, regions=regions, slots=np.arange(start, stop))
+
+
+def test_slots_of_a_prompt_are_filled_as_those_after_it(model: fs.Model) -> None:
+    """The settings that are left to the checkpoint are its own here too."""
+    model.backbone.generation_config.max_denoising_steps = 3
+    try:
+        given = fs.trace(model, with_slots(19, 11, 19), model.sampler(length=8, seed=3))
+        after = fs.trace(model, IDS, model.sampler(length=8, seed=3))
+    finally:
+        model.backbone.generation_config.max_denoising_steps = None
+    assert len(given.received) == 4 and given.canvas.tolist() == after.canvas.tolist()
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
@@ -186,6 +205,9 @@ def test_the_tap_proves_itself(model: fs.Model) -> None:
             "cannot be edited",
         ),
         (lambda model: fs.replay(model, [3], [4, 5]), "takes no given tokens"),
+        (lambda model: fs.generate(model, [3], model.sampler(t_min=0.5, t_max=0.5)), "t_max must be above t_min"),
+        (lambda model: fs.generate(model, with_slots(17, 12, 17), model.sampler(length=5)), "canvases of 8 slots"),
+        (lambda model: fs.generate(model, with_slots(17, 4, 12), model.sampler(length=8)), "put them at the end"),
     ],
 )
 def test_what_it_cannot_do_is_a_sentence(model: fs.Model, call: Any, sentence: str) -> None:
@@ -203,7 +225,8 @@ def test_the_sampler_is_for_canvases_only() -> None:
 def test_analyses_take_its_traces_and_say_which_control_is_missing(model: fs.Model):
     regions = (Region("bos", 0, 1), Region("doc 1", 1, 5), Region("doc 2", 5, 9), Region("query", 9, 11))
     prompt = fs.Prompt(text="", ids=IDS[0].numpy(), regions=regions, marks={"evidence": np.arange(2, 4)})
-    trace = fs.trace(model, prompt, model.sampler(steps=6, length=8, seed=3, **NEVER))
+    trace = fs.trace(model, prompt, model.sampler(steps=4, length=8, seed=3, **NEVER))
+    assert set(trace.canvas[2:4]) & set(trace.answer)  # a token of the evidence that may have been copied
     for name in ("drift", "absorption", "anchors", "dispersion", "query_state", "retrieval_heads", "flow", "compat"):
         found = analyze(name, [trace])
         assert found.table["uniform"].null_count() == found.table.height > 0

@@ -150,6 +150,14 @@ def test_a_patch_is_that_of_plain_passes(name, outputs):
                 total += log_softmax(logits[(12 if arm else 13) + step], masked=not arm)[answer[step]]
             assert found.patched[layer, patched] == pytest.approx(total, abs=3e-4)
     assert np.ptp(found.patched) > 1e-4
+
+    def unpatched(ids):
+        passes = [run_edited(model, tokens_at(ids, step), lambda _, scores: softmax(scores))[0] for step in range(2)]
+        rows = [log_softmax(logits[(12 if arm else 13) + step], masked=not arm) for step, logits in enumerate(passes)]
+        return sum(row[token] for row, token in zip(rows, answer, strict=True))
+
+    assert found.prompt == pytest.approx(unpatched(prompt.ids), abs=3e-4)
+    assert found.donor == pytest.approx(unpatched(donor.ids), abs=3e-4)
     way = found.donor - found.prompt
     np.testing.assert_allclose(found.recovered, (found.patched - found.prompt) / way)
 

@@ -1,6 +1,7 @@
 """A tiny LLaDA2 checkpoint in the official names decodes as published, to the token, step by step."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,10 +49,30 @@ def test_tokens_are_those_of_llada2_0(
     steps: list[Step] = []
     sampler = model.sampler(threshold=threshold, steps_per_block=4, length=length)
     generation = fs.generate(model, prompt(tokens), sampler, on_step=steps.append)
-    expected = published(weights, prompt(tokens), length, threshold, steps=4)
+    expected = published(weights, prompt(tokens), length, threshold, steps=4, mask_is_candidate=True)
     assert [step.canvas[0].tolist() for step in steps] == expected
     assert len(generation.canvas) % BLOCK == 0 and len(generation.answer) >= length
     assert max(int(step.committed.sum()) for step in steps) > 1
+
+
+@pytest.mark.parametrize(("tokens", "length"), [(5, 16), (11, 7)])
+@pytest.mark.parametrize("steps", [4, 8, 11])
+def test_slots_that_choose_the_mask_token_wait_as_published(
+    tmp_path: Path, weights: Weights, tokens: int, length: int, steps: int
+) -> None:
+    """Some fill at a later step, some stay masked when the steps of their block are over."""
+    head = weights.head.copy()
+    head[MASK] = head[:80].max(axis=0)  # a mask token that is often the likeliest
+    eager = Weights(weights.embedding, weights.norm, head, weights.layers)
+    model = fs.load(write_checkpoint(tmp_path, llada2_config(LLADA2), llada2_tensors(eager)), mask_id=MASK, block=BLOCK)
+    made: list[Step] = []
+    sampler = model.sampler(threshold=0.8, steps_per_block=steps, length=length)
+    trace = fs.trace(model, prompt(tokens), sampler, on_step=made.append)
+    expected = published(eager, prompt(tokens), length, 0.8, steps=steps, mask_is_candidate=True)
+    assert [step.canvas[0].tolist() for step in made] == expected
+    assert MASK in trace.answer and set(trace.answer) != {MASK}
+    fewest, most = sampler.fitted(model, tokens).step_bounds(tokens, BLOCK)
+    assert fewest <= len(made) <= most
 
 
 @pytest.mark.parametrize(("tokens", "length"), [(5, 16), (11, 7), (16, 13)])
@@ -94,6 +115,46 @@ def test_what_glm_cannot_compute_is_refused(tmp_path: Path, weights: Weights, ch
     folder = write_checkpoint(tmp_path, llada2_config(LLADA2, **change), llada2_tensors(weights))
     with pytest.raises(fs.UserError, match="family llada2 needs"):
         fs.load(folder, mask_id=MASK)
+
+
+@pytest.mark.parametrize("field", ["num_experts_per_tok", "n_group", "topk_group", "routed_scaling_factor"])
+def test_rules_of_experts_are_never_those_of_another_model(tmp_path: Path, weights: Weights, field: str) -> None:
+    """No tensor tells them, so that a default would change the logits without a word."""
+    folder = write_checkpoint(tmp_path, llada2_config(LLADA2, **{field: None}), llada2_tensors(weights))
+    with pytest.raises(fs.UserError, match=f"config.json states no {field} in the words of family llada2"):
+        fs.load(folder, mask_id=MASK)
+
+
+@pytest.mark.parametrize("change", [{"num_experts_per_tok": 99}, {"n_group": 3}, {"partial_rotary_factor": 3.0}])
+def test_rules_that_fit_no_tensor_are_a_sentence(tmp_path: Path, weights: Weights, change: dict[str, object]) -> None:
+    folder = write_checkpoint(tmp_path, llada2_config(LLADA2, **change), llada2_tensors(weights))
+    with pytest.raises(fs.UserError, match="could not be loaded"):
+        fs.load(folder, mask_id=MASK)
+
+
+@pytest.mark.parametrize(("kept", "what"), [(0, "is missing"), (3, "is of another shape than the first")])
+def test_an_expert_that_is_not_whole_is_named(tmp_path: Path, weights: Weights, kept: int, what: str) -> None:
+    tensors = llada2_tensors(weights)
+    name = "model.layers.1.mlp.experts.3.up_proj.weight"
+    whole = tensors.pop(name)
+    folder = write_checkpoint(tmp_path, llada2_config(LLADA2), tensors | ({name: whole[:kept]} if kept else {}))
+    with pytest.raises(fs.UserError, match=f"is damaged: tensor {name} {what}"):
+        fs.load(folder, mask_id=MASK)
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ({"block": "8"}, "'8' is no block"),
+        ({"block": 2.0}, "2.0 is no block"),
+        ({"block": True}, "True is no block"),
+        ({"block": 0}, "k >= 1"),
+        ({"mask_id": True}, "mask id True"),
+    ],
+)
+def test_what_is_told_wrongly_is_a_sentence(folder: Path, told: Any, sentence: str) -> None:
+    with pytest.raises(fs.UserError, match=sentence):
+        fs.load(folder, **{"mask_id": MASK, "block": BLOCK} | told)
 
 
 def test_a_fused_tensor_that_does_not_split_is_refused(tmp_path: Path, weights: Weights) -> None:

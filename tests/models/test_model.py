@@ -35,8 +35,8 @@ def row_of(model: fs.Model, position: int) -> int:
 def test_scores_of_a_padded_batch_are_those_of_each_sample_alone(name: str) -> None:
     model = make(name)
     ids = torch.randint(3, 80, (3, 17), generator=torch.Generator().manual_seed(5))
-    pads = torch.tensor([0, 5, 2])
-    positions = torch.tensor([[0, 9, 16], [5, 6, 16], [2, 3, 4]])  # each sample's first position is among them
+    pads = torch.tensor([5, 0, 2])  # by length the samples come in an order that is not its own inverse
+    positions = torch.tensor([[5, 6, 16], [0, 9, 16], [2, 3, 4]])  # each sample's first position is among them
     with torch.inference_mode():
         scores = model.forward(ids, pads, model.rows(positions, pads))
     assert scores.shape == (3, 3, 96) and scores.dtype == torch.float32

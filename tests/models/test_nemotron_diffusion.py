@@ -6,6 +6,7 @@ import torch
 from numpy.typing import NDArray
 
 import floatscope as fs
+from floatscope.canvas import Region
 from floatscope.decoding import Step
 from tests.decoding.plain_samplers import softmax
 from tests.models.checkpoints import MASK, llama_config, qwen_tensors, write_checkpoint
@@ -110,6 +111,14 @@ def test_received_attention_is_that_of_the_mask(model: fs.Model, weights: Weight
 def test_a_block_of_another_size_is_refused(model: fs.Model) -> None:
     with pytest.raises(fs.UserError, match="fills a block of 4 slots at a time: give the sampler block=4"):
         fs.generate(model, [3], model.sampler(length=16, block=8))
+
+
+def test_slots_inside_a_text_are_refused(model: fs.Model) -> None:
+    """The text after them would be invisible to them."""
+    regions = (Region("query", 0, 3), Region("answer", 3, 7), Region("rest", 7, 9))
+    prompt = fs.Prompt(text="", ids=np.arange(9), regions=regions, slots=np.arange(3, 7))
+    with pytest.raises(fs.UserError, match="sees no text after the block that it fills"):
+        fs.generate(model, prompt, model.sampler(length=4))
 
 
 def test_its_mask_is_a_plain_statement() -> None:

@@ -43,7 +43,7 @@ def tokens_of(prompt):
 
 def check(model, edit, change, after=lambda layer, output: output, length=13):
     prompt = canvas(length)
-    found = logits_of(model, [prompt], [edit])[0]
+    found = logits_of(model, [prompt], edit if isinstance(edit, list) else [edit])[0]
     expected, _ = run_edited(model, tokens_of(prompt), change, after)
     np.testing.assert_allclose(found, expected[-SLOTS:], atol=2e-4, rtol=1e-4)
     plain, _ = run_edited(model, tokens_of(prompt), lambda layer, scores: softmax(scores))
@@ -114,6 +114,17 @@ def test_a_sink_takes_its_part_of_every_row(name):
         return softmax(wider)[..., :-1]
 
     check(tiny_model(name), Edit("sink"), change)
+
+
+def test_sinks_of_different_rows_are_there_together():
+    def change(layer, scores):
+        found = softmax(scores)
+        wider = np.concatenate([scores, np.zeros((*scores.shape[:2], 1))], -1)
+        rows = [1, 2, 3, *ANSWER]
+        found[:, rows] = softmax(wider)[:, rows, :-1]
+        return found
+
+    check(tiny_model("llada"), [Edit("sink", rows="query"), Edit("sink", rows="answer")], change)
 
 
 @pytest.mark.parametrize("edit", [Edit("block", keys="doc 2"), Edit("zero", keys="query"), Edit("sink")])

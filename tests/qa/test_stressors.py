@@ -211,6 +211,14 @@ def test_own_documents_are_shown_as_they_are_given() -> None:
         stress(none, given, Pool(TWO), 0)
 
 
+def test_gold_documents_stand_anywhere_among_those_that_are_added() -> None:
+    """A model that reads the first document best would gain from a place that no retrieval gave."""
+    (three,) = conditions("documents", "3")
+    shown = [stress(sample, three, Pool(ONE), 0) for sample in ONE]
+    assert {len(sample.documents) for sample in shown} == {3}
+    assert {place for sample in shown for place in gold_places(sample)} == {0, 1, 2}
+
+
 def test_it_is_told_what_a_number_of_documents_changes() -> None:
     nothing, two, three, four, own = conditions("documents", "0,2,3,4,own")
     samples = [*TWO[:2], replace(TWO[2], documents=TWO[2].documents[:1])]  # three documents, three, one

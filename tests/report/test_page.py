@@ -84,11 +84,16 @@ def test_every_part_is_there(page):
     assert order == ["drift_map", *ANALYSES, "stress"] and len(ANALYSES) == 11
     contents = re.search(r'<nav class="contents".*?</nav>', page)
     assert contents and re.findall(r'href="#figure-(\w+)"', contents[0]) == order[1:-1]
-    sections = re.findall(r'<section id="(map)"|<h2 id="(\w+)"', page)
-    assert ["".join(one) for one in sections] == ["map", "table", "player", "figures", "stress", "made"]
+    sections = re.findall(r'<section id="(map|player)"|<h2 id="(\w+)"', page)
+    assert ["".join(one) for one in sections] == ["player", "table", "map", "figures", "stress", "made"]
     nav = re.search(r'<nav aria-label="Sections">.*?</nav>', page)
-    assert nav and re.findall(r'href="#(\w+)"', nav[0]) == ["map", "table", "player", "figures", "stress", "made"]
-    assert page.index('id="figure-drift_map"') < page.index('id="table"') < page.index('id="figure-drift"')
+    assert nav and re.findall(r'href="#(\w+)"', nav[0]) == ["player", "table", "map", "figures", "stress", "made"]
+    assert (
+        page.index('id="player-data"')
+        < page.index('id="table"')
+        < page.index('id="figure-drift_map"')
+        < page.index('id="figure-drift"')
+    )
 
 
 def test_guesses_are_told_where_there_are_some_and_not_by_a_models_name():
@@ -119,9 +124,10 @@ def test_missing_parts_leave_a_sentence():
     assert re.findall(r'<p class="missing">(.*?)</p>', bare) == [
         "There are no results to sum up yet.",
         "There is no manifest.",
-        "The study kept no traces: there is no map of one.",
-        "No condition is with and without documents: there is no Table 1.",
         "The study kept no traces: there is nothing to play.",
+        "No condition is with and without documents: there is no Table 1.",
+        "The study kept no traces: there is no map of one.",
+        "The study asks no questions: there is no list of answers.",
         "The study ran no analyses of traces: there are no figures.",
         "The study has no stress conditions: there are no curves.",
     ]

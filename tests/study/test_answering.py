@@ -2,9 +2,15 @@
 
 import json
 
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import floatscope as fs
 from floatscope.qa.tasks import read_task
-from floatscope.study.plan import Curve, ModelPlan, TaskPlan
+from floatscope.study.plan import Curve, ModelPlan, PromptPlan, TaskPlan
 from floatscope.study.running import run_study
+from tests.qa.tokenizers_made import byte_level
 from tests.study.small_studies import small_study
 
 
@@ -56,3 +62,27 @@ def test_every_guess_draws_for_itself(tmp_path):
     guesses = rows.filter(model="other-answer")["prediction"].to_list()
     assert len(guesses) == 16 and len(set(guesses)) >= 6  # 16 draws of 15: 10 different ones are expected
     assert not any(guess == f"answer {place}" for place, guess in enumerate(guesses))
+
+
+@pytest.mark.parametrize(("end", "blank"), [("", " "), ("\n", "")])
+def test_the_right_answer_is_replayed_as_the_word_that_follows_the_prompt(tmp_path, end, blank):
+    """To a byte-level tokenizer "Ida" and " Ida" are other tokens; after a line break the word has no blank."""
+    tokenizer = byte_level()
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    template, file = tmp_path / "mine.txt", tmp_path / "mine.jsonl"
+    template.write_text("{documents}{text}\n{/documents}Q: {question} A:\n" + end)
+    file.write_text(json.dumps({"question": "Who?", "answers": ["Ida"], "documents": [{"text": "Ida.", "gold": True}]}))
+    study = small_study(
+        models=(ModelPlan(str(tmp_path / "model")),), tasks=(TaskPlan(str(file)),), prompt=PromptPlan(str(template)),
+        conditions=(Curve("edit", "block bos", options={"documents": 1}),),
+    )  # fmt: skip
+    (row,) = run_study(study, tmp_path / "run").run.results().filter(control="", condition="edit/none").to_dicts()
+    model = fs.load(tmp_path / "model")
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (f"Ida.\nQ: Who? A:{end}", f"{blank}Ida")]
+    assert ids[1] != tokenizer("Ida" if blank else " Ida", add_special_tokens=False)["input_ids"]
+    logs = model.logits([tokenizer.bos_token_id, *ids[0], *ids[1]])[0].log_softmax(-1)
+    chances = [float(logs[len(ids[0]) + place, token]) for place, token in enumerate(ids[1][:4])]
+    assert row["log_probability"] == pytest.approx(sum(chances), abs=1e-3)

@@ -38,6 +38,16 @@ def test_every_dose_and_range_of_layers_is_a_condition_with_its_twins():
     assert found[-2].edits[0].keys == "like(anchors(3))" and found[-2].labels["twin"] == "as much"
 
 
+def test_an_edit_and_its_twins_act_where_the_options_say():
+    where = {"rows": "answer:masked", "source": "first", "by_head": True}
+    found = edit_conditions("block anchors(1)", EditOptions(layers=("deep",), at="0-50%", **where))
+    edits = [edit for one in found for edit in one.edits]
+    assert len(edits) == 4
+    for edit in edits:
+        assert (edit.layers, edit.steps) == ("deep", "0-50%")
+        assert {name: getattr(edit, name) for name in where} == where
+
+
 def test_doses_are_counts_factors_or_one():
     assert names("scale evidence by 0.5,2", controls=False) == [
         "edit/none", "edit/scale evidence/0.5/all", "edit/scale evidence/2/all",

@@ -66,6 +66,13 @@ def test_own_documents_are_the_default_of_a_file_and_stay_as_they_are(monkeypatc
     assert "with own</th>" in page and "without</th>" in page
 
 
+def test_the_world_beside_a_file_leaves_the_file_its_own_documents(monkeypatch, capsys, tmp_path, questions):
+    asked = ("--model", "twin-arm", "--task", "world", "--task", questions, "--length", 4, "--limit", 1)
+    code, _, _ = run(monkeypatch, capsys, "evaluate", *asked, "--out", tmp_path / "run")
+    rows = Run(tmp_path / "run").results().filter(model="twin-arm", task="mine")
+    assert code == 0 and rows["condition"].to_list() == ["documents/0", "documents/own"]
+
+
 @pytest.mark.slow
 def test_what_a_number_changes_is_told_once_also_with_workers(monkeypatch, capsys, tmp_path, questions):
     asked = ("--model", "twin-arm", "--task", questions, "--length", 4, "--documents", "0,3", "--workers", 2)

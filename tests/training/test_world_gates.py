@@ -37,6 +37,16 @@ def test_the_relation_guess_counts_the_documents_that_state_the_asked_relation()
     assert by_type == 1 / len(WORLD.fresh["test"]["company"])
 
 
+def test_a_question_of_two_hops_asks_for_what_the_second_one_states():
+    """Three documents state an employer, one a seat: whoever knows what is asked for has one candidate."""
+    texts = ("Mara Voss works for Orbis Mills.", "Ada Hale works for Calyx Bank.", "Ida Kern works for Orbis Mills.",
+             "Orbis Mills is based in Port Alden.")  # fmt: skip
+    about = {"kind": "twohop", "relation": "employer headquarters"}
+    documents = tuple(Document("", text) for text in texts)
+    sample = Sample("1", "Where is the employer of Mara Voss based?", ("Port Alden",), documents, about)
+    assert guess_in_world(sample, WORLD) == (1 / len(WORLD.fresh["test"]["city"]), 1)
+
+
 @pytest.mark.parametrize("k", [1, 3, 10])
 def test_in_binding_samples_every_document_is_a_candidate(k):
     for sample in WORLD.samples("binding", 30, documents=k):

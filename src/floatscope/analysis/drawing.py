@@ -77,7 +77,7 @@ def _plain(chart: alt.Chart) -> dict[str, Any]:
 def csv_text(table: pl.DataFrame) -> str:
     """A table as CSV with all its digits."""
     lists = [name for name, kind in table.schema.items() if isinstance(kind, pl.List)]
-    return table.with_columns(pl.col(name).list.join(" | ") for name in lists).write_csv()
+    return table.with_columns(pl.col(name).cast(pl.List(pl.String)).list.join(" | ") for name in lists).write_csv()
 
 
 def plot(

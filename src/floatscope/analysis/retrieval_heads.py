@@ -16,7 +16,7 @@ from floatscope.analysis.depth import THIRDS, depth_table
 from floatscope.analysis.drawing import Plot, cells, dots
 from floatscope.analysis.figure import Figure, number_text, result_figure, top_finding
 from floatscope.analysis.results import CONTROLS, GROUP, Controls, Options, Panel, Result, analyse, as_control, readable
-from floatscope.analysis.uniform import uniform_trace, visible_spans
+from floatscope.analysis.uniform import has_uniform, uniform_trace, visible_spans
 from floatscope.canvas import QUERY
 from floatscope.statistics import pearson, spearman
 from floatscope.token_text import text_class
@@ -100,6 +100,8 @@ def _copies(trace: Trace) -> tuple[Array, Array]:
         return unknown, unknown
     keys, tokens = trace.commit_keys[slots][..., 0], trace.answer[slots]  # [slot, layer, head], [slot]
     copied = (np.isin(keys, span) & (trace.canvas[keys] == tokens[:, None, None])).mean(axis=0)
+    if not has_uniform(trace):
+        return copied, np.full(copied.shape, np.nan)
     first, last, which = visible_spans(trace)
     low, high = (edges[:, trace.slots[slots] - (trace.logits != "same"), None] for edges in (first, last))
     qualify = (trace.canvas[span] == tokens[:, None]) & (span >= low) & (span < high)  # [kind of layer, slot, span]

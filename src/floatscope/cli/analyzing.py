@@ -91,3 +91,24 @@ def analyze(
         print(one_line(f"note: {note}"))
     for path in paths:
         print(path)
+
+
+def view(*traces: Path, out: Path | None = None) -> int:
+    """Write the player page of traces at hand: every step of one, or of several side by side.
+
+    Example: floatscope view a.safetensors b.safetensors
+
+    Parameters
+    ----------
+    traces
+        Files of traces; those of the same sample stand side by side.
+    out
+        The page; default: in this folder, called as the first trace.
+    """
+    from floatscope.report.view import show
+    from floatscope.traces import Trace
+
+    if not traces:
+        raise UserError("Say which traces to view: floatscope view a.safetensors b.safetensors.")
+    print(show(*map(Trace.load, traces)).save(out or Path(f"{traces[0].stem}.html")))
+    return 0

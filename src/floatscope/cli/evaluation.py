@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,6 +11,8 @@ from cyclopts import Parameter
 
 from floatscope.cli.shared import LoadFlags
 from floatscope.cli.studies import UNDIVIDED, DivisionFlags, exit_code, run_shown
+from floatscope.errors import UserError
+from floatscope.registry import did_you_mean
 
 if TYPE_CHECKING:
     from floatscope.study.plan import Curve, TaskPlan
@@ -40,6 +43,9 @@ class Asking(LoadFlags):
     """Denoising steps; default: one per slot."""
     trace: int = 0
     """Keep traces of so many samples of each task and condition, with their controls."""
+    trace_wrong: int = 0
+    """Trace so many samples that a model got wrong and as many right ones, of each task and condition, when all answers
+    are there."""
     batch: int = 16
     """Samples run together."""
     workers: int = 1
@@ -109,6 +115,58 @@ def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdo
     return exit_code(found)
 
 
+def failures(
+    run: Path,
+    /,
+    *,
+    which: Literal["wrong", "right", "disagree", "another-document", "nowhere", "all"] = "wrong",
+    model: str | None = None,
+    task: str | None = None,
+    condition: str | None = None,
+    out: Path | None = None,
+) -> int:
+    """Print the answers of a run that are wrong: question, gold, prediction, and the document in which it stands.
+
+    Documents are counted from 1, as they were shown. The counts come first, by task, condition and model.
+
+    Example: floatscope failures runs/qa --which another-document
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    which
+        wrong, right, all; disagree: right under one model and wrong under another; another-document, nowhere: where the
+        prediction stands.
+    model
+        Answers of this model only.
+    task
+        Of this task only.
+    condition
+        Under this condition only.
+    out
+        A .csv or .parquet file to write the answers to, instead of printing them.
+    """
+    from floatscope.report.answers import failures_text, write_units
+    from floatscope.study.failures import chosen, counts, unit_frame
+    from floatscope.study.store import Run
+
+    frame = unit_frame(Run(run))
+    for column, wanted in (("model", model), ("task", task), ("condition", condition)):
+        if wanted is not None and wanted not in (known := frame[column].unique(maintain_order=True).to_list()):
+            raise UserError(f"The run {run} has no {column} {wanted!r}: {did_you_mean(wanted, known)}.")
+    found = chosen(frame, which)  # before models are left out: they may disagree
+    for column, wanted in (("model", model), ("task", task), ("condition", condition)):
+        if wanted is not None:
+            frame, found = (part.filter(part[column] == wanted) for part in (frame, found))
+    if out is None:
+        print(failures_text(found, counts(frame)))
+    else:
+        write_units(found, out)
+        print(f"floatscope: {found.height} answers are in {out}", file=sys.stderr)
+    return 0
+
+
 def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
     """Write the study of the flags, each curve for the tasks that it fits, run it, print its tables."""
     from floatscope.qa.stressors import STRESSORS
@@ -137,6 +195,7 @@ def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
         batch=asking.batch,
         workers=asking.workers,
         traces=asking.trace,
+        trace_wrong=asking.trace_wrong,
         prompt=PromptPlan(asking.prompt, asking.raw),
     )
     return run_shown(study, asking.out, asking.retry, asking.where.division)

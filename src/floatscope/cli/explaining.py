@@ -67,8 +67,10 @@ def explain(
     from floatscope.attribution import METHODS
     from floatscope.attribution import explain as run
     from floatscope.attribution.case import Case
+    from floatscope.decoding import generate
     from floatscope.files import writable
     from floatscope.qa.prompts import build_prompt
+    from floatscope.traces import Trace
     from floatscope.tracing import trace
 
     METHODS.named(method)
@@ -80,12 +82,15 @@ def explain(
         raise UserError(f"{model} has no tokenizer beside its weights, so text cannot be read: add tokenizer.json")
     prompt = build_prompt(loaded.tokenizer, question, documents)
     sampler = loaded.sampler(**_given(settings))
-    [found] = trace(loaded, [prompt], sampler, keep="rollout", metadata={"sample": question})
+    if out is None:
+        found = generate(loaded, prompt, sampler)
+    else:
+        found = trace(loaded, prompt, sampler, keep="rollout", metadata={"sample": question})
     case: Any = Case.of(loaded, prompt, sampler, found, sampler.seed)  # pyright: ignore[reportArgumentType]
     options = {"heads": heads} if heads is not None else {"sentences": True} if sentences else {}
     told = run(case, method, support=True, **options)
     _show(case, told, [document.title or path.stem for document, path in zip(documents, doc, strict=True)])
-    if out is not None:
+    if out is not None and isinstance(found, Trace):
         replace(found, metadata={**found.metadata, "prediction": told.answer}).save(out)
         print(f"{out}: its trace; open it with floatscope.Trace.load")
     return 0
@@ -123,7 +128,7 @@ def _show(case: Case, told: Attribution, names: list[str]) -> None:
     console, answer, before = literal_console(), Text.assemble(("answer: ", "bold")), ""
     tokens = case.generation.answer[case.slots]
     for place, scores in enumerate(told.by_token.documents):
-        text = case.model.tokenizer.decode(tokens[: place + 1].tolist(), skip_special_tokens=True)
+        text = case.model.tokenizer.decode(tokens[: place + 1].tolist(), skip_special_tokens=True).lstrip()
         best = int(scores.argmax())
         answer.append(one_line_kept(text[len(before) :]), COLOURS[best % len(COLOURS)] if scores[best] > 0 else "")
         before = text

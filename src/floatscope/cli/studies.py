@@ -68,6 +68,7 @@ def study(
     seed: int | None = None,
     batch: int | None = None,
     workers: int | None = None,
+    trace_wrong: int | None = None,
     check: Annotated[bool, _FLAG] = False,
     dry_run: Annotated[bool, _FLAG] = False,
     estimate: Annotated[bool, _FLAG] = False,
@@ -92,6 +93,9 @@ def study(
         Samples run together; default: the study's.
     workers
         Processes that share the work, each with its own copy of a model; default: the study's.
+    trace_wrong
+        When all answers are there, trace so many samples that a model got wrong and as many right ones, of each task
+        and condition; default: the study's.
     check
         Say what is wrong with the study or missing for it (weights, data), and run nothing; no network is used.
     dry_run
@@ -101,7 +105,7 @@ def study(
     retry
         Run units again that failed before.
     """
-    plan = _plan(study, limit, not check, seed=seed, batch=batch, workers=workers)
+    plan = _plan(study, limit, not check, seed=seed, batch=batch, workers=workers, trace_wrong=trace_wrong)
     if check:
         return _check(plan)
     if dry_run or estimate:

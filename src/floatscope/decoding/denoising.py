@@ -36,7 +36,10 @@ class Filling(ABC):
         return not bool((state == MASKED).any())
 
     def last(self, index: int) -> bool:
-        """Whether step `index` is the last, whatever is still masked after it; asked where masks are candidates."""
+        """Whether step `index` is the last of its open slots, whatever is still masked after it.
+
+        Asked where masks are candidates, once the step is proposed.
+        """
         return False
 
     @abstractmethod

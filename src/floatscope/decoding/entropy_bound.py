@@ -14,7 +14,7 @@ from torch import Tensor
 
 from floatscope.canvas import COMMITTED, MASKED
 from floatscope.decoding.settings import Count, NotNegative
-from floatscope.decoding.steps import Batch, Sampler, Step
+from floatscope.decoding.steps import Batch, Sampler, Step, require_at_end
 from floatscope.errors import UserError
 
 
@@ -64,8 +64,14 @@ class EntropyBoundSampler(Sampler):
 
     def decode(self, denoiser: Any, batch: Batch) -> Iterator[Step]:
         """The samples one by one, each with randomness of its own; steps of the others pass it by."""
-        if batch.answers is not None or not bool((batch.slots[:, 1:] - batch.slots[:, :-1] == 1).all()):
-            raise UserError("A model that denoises canvases takes no given tokens, and its slots follow the prompt.")
+        if batch.answers is not None:
+            raise UserError("A model that denoises canvases takes no given tokens: generate or trace instead.")
+        require_at_end(batch, "This model denoises canvases after the prompt")
+        if self.canvas is None:  # not fitted, since the prompt has slots of another number
+            raise UserError(
+                f"This model denoises whole canvases of {denoiser.canvas} slots, and a prompt has {batch.length}: give"
+                " it a multiple, or no slots."
+            )
         for sample, seed in enumerate(batch.seeds):
             for step in self._one(denoiser, batch, sample, seed):
                 yield step

@@ -118,8 +118,11 @@ def sampler_for(denoiser: Any, sampler: Any) -> Sampler:
 
 
 def fitted(denoiser: Denoiser, prompt: Prompt, sampler: Sampler) -> Sampler:
-    """The sampler with as many slots as the canvas of the prompt has."""
-    return sampler.fitted(denoiser, len(prompt.ids)) if prompt.slots is None else sampler
+    """The sampler with as many slots as the canvas of the prompt has; slots that a prompt has already stay as many."""
+    if prompt.slots is None:
+        return sampler.fitted(denoiser, len(prompt.ids))
+    whole = sampler.fitted(denoiser, int(prompt.slots[0]))
+    return whole if whole.length == len(prompt.slots) else sampler
 
 
 def in_parts(

@@ -217,9 +217,7 @@ def require_mdm(sampler: Sampler, denoiser: Denoiser, batch: Batch) -> int:
             " model's own."
         )
     if denoiser.block is not None:
-        _require_at_end(
-            batch, f"This model is block-causal (blocks of {denoiser.block}) and sees no text after a block"
-        )
+        require_at_end(batch, f"This model is block-causal (blocks of {denoiser.block}) and sees no text after a block")
     return denoiser.mask_id
 
 
@@ -231,7 +229,7 @@ def require_arm(sampler: Sampler, denoiser: Denoiser, batch: Batch) -> None:
             f"{type(sampler).__name__} writes one token after another, but this model denoises masks (mask"
             f" token {denoiser.mask_id}): leave the sampler out to use the model's own."
         )
-    _require_at_end(batch, f"{type(sampler).__name__} writes its answer after the prompt")
+    require_at_end(batch, f"{type(sampler).__name__} writes its answer after the prompt")
 
 
 def require_finite(logits: Tensor, index: int, sample: int) -> None:
@@ -251,7 +249,8 @@ def _require_length(sampler: Sampler, batch: Batch) -> None:
         )
 
 
-def _require_at_end(batch: Batch, why: str) -> None:
+def require_at_end(batch: Batch, why: str) -> None:
+    """No text follows the slots, for the reason given."""
     at_end = torch.arange(batch.tokens.shape[1] - batch.length, batch.tokens.shape[1], device=batch.slots.device)
     if not bool((batch.slots == at_end).all()):
         raise UserError(

@@ -23,7 +23,7 @@ from floatscope.errors import UserError
 class ThresholdSampler(MaskedSampler):
     """Fill blocks left to right; each step commits all slots of the block above a confidence, and the surest.
 
-    Greedy: the token is the likeliest, the confidence its softmax. The mask token is never a candidate.
+    Greedy: the token is the likeliest, the confidence its softmax.
     """
 
     name: ClassVar[str] = "threshold"
@@ -51,9 +51,14 @@ class ThresholdSampler(MaskedSampler):
     or a number of tokens per step that is asked for leaves this out."""
     edit_steps: Annotated[int, "[0, inf)"] = 16
     """Steps at most that only edit, once a block is full; the first of them that changes nothing ends it."""
+    mask_is_candidate: bool = False
+    """Whether slots may take the mask token, as in LLaDA2's published code: one that does stays masked for another step
+    and, at the last step of its block, in the answer. Left out where tokens are edited, which could go on for ever."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.edit_threshold is not None:
+            object.__setattr__(self, "mask_is_candidate", False)
         if self.block is not None and not self.whole_blocks:
             check_division(type(self).__name__, self.length, self.block)
 
@@ -77,9 +82,11 @@ class ThresholdSampler(MaskedSampler):
         return len(blocks) * (1 + min(edits, 1)), most + len(blocks) * edits
 
     def _longest(self, slots: int, block: int) -> int:
-        """Steps that fill so many slots of a block if no more commit than must."""
+        """Steps that fill so many slots of a block if no more commit than must; those there are if some may wait."""
         if self.tokens_per_step or self.steps_per_block is None:
             return len(quotas(slots, slots, self.tokens_per_step))
+        if self.mask_is_candidate:
+            return self.steps_per_block
         shares = list(accumulate(quotas(block, self.steps_per_block)))
         return next(step for step, filled in enumerate(shares, 1) if filled >= slots)
 
@@ -93,7 +100,8 @@ class ThresholdSampler(MaskedSampler):
         block = resolve_block(type(self).__name__, self.length, self.block, denoiser.block)
         shares = quotas(block, self.steps_per_block or block)
         edits = self.edit_steps if self._edits and batch.answers is None else None
-        return _ThresholdFilling(self, blocks, denoiser.eos_ids, shares, edits)
+        most = [self._longest(len(part), block) for part in blocks]
+        return _ThresholdFilling(self, blocks, most, denoiser.eos_ids, shares, edits)
 
     def _blocks(self, first_slot: int, family_block: int | None) -> list[range]:
         block = resolve_block(type(self).__name__, self.length, self.block, family_block)
@@ -119,6 +127,8 @@ class _ThresholdFilling(Filling):
 
     sampler: ThresholdSampler
     blocks: list[range]
+    most: list[int]
+    """Steps of each block, after which slots that took the mask token keep it."""
     eos_ids: tuple[int, ...]
     shares: list[int]
     """Slots of a block that commit at least at each of its steps, by its number in the block."""
@@ -136,6 +146,9 @@ class _ThresholdFilling(Filling):
         while self._current < len(self.blocks) and not self._editing and not any(self._of_block(masked)):
             self._current, self._steps, self._only_edited, self._held = self._current + 1, 0, 0, {}
         return self._current == len(self.blocks)
+
+    def last(self, index: int) -> bool:
+        return self._steps == self.most[self._current]
 
     def _of_block(self, slots: list[bool]) -> list[bool]:
         return slots[self.blocks[self._current].start : self.blocks[self._current].stop]
@@ -174,5 +187,5 @@ class _ThresholdFilling(Filling):
             return first_slots(confidence, held, self.sampler.tokens_per_step)
         if held.all():
             held = torch.zeros_like(held)
-        least = self.shares[min(self._steps, len(self.shares) - 1)]
+        least = self.shares[self._steps] if self._steps < len(self.shares) else 0
         return ((confidence > self.sampler.threshold) & ~held) | first_slots(confidence, held, least)

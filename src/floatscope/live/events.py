@@ -5,9 +5,13 @@ The capture is `floatscope.trace` itself, so a live run is the trace of the same
 
 from __future__ import annotations
 
+import base64
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -49,7 +53,8 @@ class Live:
 
 
 def denoise(models: Mapping[str, Model], request: Request, emit: Emit) -> None:
-    """Run a request. Events: `opened` once; for each run `step` or `token`, then `finished`; `done` at the end.
+    """Run a request. Events: `opened` once; for each run `step` or `token`, then `finished` and `trace`, its
+    file; `done` at the end.
 
     An ARM's attention comes from one forward after its last token: its steps are in `finished`.
     """
@@ -134,7 +139,10 @@ def _run(number: int, run: Live, request: Request, emit: Emit) -> None:
     known: dict[str, Any] = {"question": request.question, "answers": request.answers, "prediction": prediction}
     if request.answers:
         known["accuracy"] = accuracy(prediction, request.answers)
-    data = run_data(replace(found, model=run.name, metadata=known))
-    if not is_arm:
-        data["steps"] = []  # each was sent when it was done
-    emit({"event": "finished", "run": number, "data": data, "seconds": round(seconds, 3)})
+    found = replace(found, model=run.name, metadata=dict(found.metadata) | known)
+    emit({"event": "finished", "run": number, "data": run_data(found), "seconds": round(seconds, 3)})
+    with TemporaryDirectory() as folder:  # nothing of it stays on the server
+        file = found.save(Path(folder) / "trace")
+        name = re.sub(r"[^\w.-]+", "-", Path(run.name).name)
+        data = base64.b64encode(file.read_bytes()).decode("ascii")
+    emit({"event": "trace", "run": number, "file": f"{name}.safetensors", "data": data})

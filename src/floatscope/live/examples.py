@@ -37,7 +37,8 @@ def sample_groups(models: Collection[str]) -> list[dict[str, Any]]:
         for name, kind, documents in _WORLD
     ]
     everyday = {"name": "Everyday knowledge", "samples": json.loads(asset("everyday.json", "live"))}
-    return groups if all(map(is_twin, models)) else [everyday, *groups]
+    twins = [is_twin(name) for name in models]
+    return groups if all(twins) else [everyday, *(groups if any(twins) else [])]
 
 
 def _plain(sample: Sample) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from floatscope.errors import UserError
+
 Watched = Callable[[range, range, bool], Any]
 """A context for one pass: the positions of its rows and of its keys, and whether its rows may fill slots."""
 
@@ -26,7 +28,10 @@ def generation_config(backbone: Any, settings: Mapping[str, Any]) -> Any:
     given = {new: settings[name] for name, new in names.items() if settings.get(name) is not None}
     if settings.get("entropy_bound") is not None:
         given["sampler_config"] = EntropyBoundSamplerConfig(float(settings["entropy_bound"]))
-    return backbone._prepare_generation_config(None, **given)[0]
+    try:
+        return backbone._prepare_generation_config(None, **given)[0]
+    except ValueError as error:
+        raise UserError(f"The sampler's settings do not go together ({error}): t_max must be above t_min.") from error
 
 
 class Canvases:

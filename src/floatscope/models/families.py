@@ -96,7 +96,9 @@ _SDAR = Family(
 _LLADA2 = Family(
     name="llada2", backbone="Glm4MoeForCausalLM", visibility=Visibility("block_causal", 32), logits="same",
     mask_id=156895, eos_ids=(156892,), block_field="block_size",
-    sampler={"name": "threshold", "threshold": 0.95, "steps_per_block": 32, "whole_blocks": True},
+    sampler={
+        "name": "threshold", "threshold": 0.95, "steps_per_block": 32, "whole_blocks": True, "mask_is_candidate": True
+    },
     model_types=("llada2_moe",), architectures=("LLaDA2MoeModelLM",), tensors=r"\.attention\.query_key_value\.",
     keys=LLADA2_KEYS, config=LLADA2_CONFIG, requires=LLADA2_REQUIRES, examples="LLaDA2.0-mini, LLaDA2.0-flash",
 )  # fmt: skip

@@ -32,6 +32,7 @@ from floatscope.models.tokenizer import load_tokenizer
 from floatscope.models.twins import UNTRAINED_SEED, untrained_twin
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+ROUTING = ("num_experts_per_tok", "n_group", "topk_group", "routed_scaling_factor")  # no tensor's shape tells them
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 OVERSIZED = 100  # packed weights hold up to some ten parameters in a number
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -92,7 +93,10 @@ def load(
     refuse_broken(backbone, str(source))
     mask_id = fork.mask_id if fork is not None and mask_id is None else mask_id
     model = Model(backbone, chosen, tokenizer, name=_name(source), mask_id=mask_id, block=block)
-    return require(model) if check else model
+    if not check:
+        return model
+    with transformers_call(str(source)):  # numbers of the config that fit no tensor show in the first forward
+        return require(model)
 
 
 def load_untrained(source: str, **settings: Any) -> Model:
@@ -268,6 +272,7 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
         new = {name: family.backbone_names(name) for name in shapes}
         renamed = {_exactly(name): others[0] for name, others in new.items() if len(others) == 1 and others != [name]}
         splits = {name: others for name, others in new.items() if len(others) > 1}
+        refuse_unlike_experts(path, shapes)
         for name, others in splits.items():
             sizes = [len(skeleton.get_parameter(other)) for other in others]
             if sum(sizes) != shapes[name][0]:
@@ -283,6 +288,20 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
         )  # fmt: skip
     refuse_mismatch(path, info)
     return backbone
+
+
+def refuse_unlike_experts(path: Path, shapes: Mapping[str, Any]) -> None:
+    """Experts that are held one by one are stacked, so each must be there, in the shape of the others."""
+    held: dict[str, dict[int, Any]] = {}
+    for name, shape in shapes.items():
+        if match := re.search(r"(?<=\.experts\.)\d+(?=\.)", name):
+            held.setdefault(name[: match.start()] + "*" + name[match.end() :], {})[int(match[0])] = shape
+    for name, experts in held.items():
+        absent = sorted({*range(max(experts))} - {*experts})
+        other = [number for number, shape in sorted(experts.items()) if shape != experts[min(experts)]]
+        if absent or other:
+            what = "is missing" if absent else "is of another shape than the first"
+            raise UserError(f"{path} is damaged: tensor {name.replace('*', str([*absent, *other][0]))} {what}")
 
 
 def _exactly(name: str) -> str:
@@ -314,7 +333,9 @@ def backbone_config(config: Mapping[str, Any], family: Family, config_class: Any
         drop = {"model_type", "architectures", "auto_map", "transformers_version", "torch_dtype", "dtype"}
         values = {key: value for key, value in config.items() if key not in drop}
     # Sizes left to the class would be those of its 7B model: minutes of random weights before anything is refused.
-    unstated = [s for s in SIZES if s not in values and config_class.attribute_map.get(s, s) not in values]
+    # Experts would be chosen and weighed by another rule without a word.
+    fields = (*SIZES, *(field for field in ROUTING if hasattr(config_class, field)))
+    unstated = [s for s in fields if s not in values and config_class.attribute_map.get(s, s) not in values]
     if unstated:
         raise UserError(
             f"config.json states no {', '.join(unstated)} in the words of family {family.name} ({family.backbone}): "

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from floatscope.canvas import Prompt
 from floatscope.decoding import Batch, Sampler
+from floatscope.decoding.steps import require_at_end
 from floatscope.errors import UserError
 from floatscope.models.canvases import Canvases, generation_config
 from floatscope.models.family import Family
@@ -187,9 +188,17 @@ class Model:
 
     @contextmanager
     def listening(self, listener: Callable[[Reading], object], hidden: bool = False) -> Iterator[None]:
-        """Inside, `listener` gets a Reading of every conditional pass; `hidden`: with the states of all layers."""
+        """Inside, `listener` gets a Reading of every conditional pass, after those who listened already; `hidden`: with
+        the states of all layers."""
         before = self._listener, self._hidden
-        self._listener, self._hidden = listener, hidden
+        first = self._listener
+
+        def both(reading: Reading) -> None:
+            if first is not None:
+                first(reading)
+            listener(reading)
+
+        self._listener, self._hidden = both, hidden or self._hidden
         try:
             yield
         finally:
@@ -205,6 +214,7 @@ class Model:
                 raise UserError(
                     f"{self.name} fills a block of {block} slots at a time: give the sampler block={block}."
                 )
+            require_at_end(batch, f"{self.name} sees no text after the block that it fills")
             mask = self.visibility.mask(batch.tokens.shape[1], batch.pads, (first[:, 0], columns[:, 0]))
         logits, states = self._run(batch.tokens, batch.pads, self.rows(columns, batch.pads, first), mask)
         if conditional:
@@ -266,8 +276,8 @@ class Model:
         self._check(tokens)
         if self.canvas is not None:
             raise UserError(f"{self.name} is denoised canvas by canvas over a cache: it has no logits of a whole text")
-        tokens, pads, rows = (given.to(self.device) for given in (tokens, pads, rows))
         padded, masked_lm = bool(pads.any()), self.family.backbone == "AutoModelForMaskedLM"
+        tokens, pads, rows = (given.to(self.device, non_blocking=True) for given in (tokens, pads, rows))
         if padded and masked_lm:
             # Positions differ from class to class (RoBERTa counts from the pad id): run equal lengths together.
             return self._by_length(tokens, pads, rows)
@@ -336,6 +346,8 @@ class Model:
         if given is not None and (family.is_arm or family.noise):
             raise UserError(f"{self.name} is of family {family.name}, whose blocks cannot be chosen: leave block out")
         if given is not None:
+            if not isinstance(given, int) or isinstance(given, bool):
+                raise UserError(f"{self.name}: block {given!r} is no block size: give a whole number of at least 1")
             kind = family.visibility.kind
             return Visibility(kind if "block" in kind else "block_causal", given)
         configs = (self.config, self.backbone.config)
@@ -351,7 +363,7 @@ class Model:
         found = next((one for one in (given, *stated, self.family.mask_id) if one is not None), None)
         if found is None:
             raise UserError(f"{self.name}: neither config nor tokenizer states a mask token; pass mask_id")
-        if not isinstance(found, Integral) or not 0 <= int(found) < self.vocabulary:
+        if not isinstance(found, Integral) or isinstance(found, bool) or not 0 <= int(found) < self.vocabulary:
             raise UserError(f"{self.name}: mask id {found!r} is outside its vocabulary of {self.vocabulary}")
         return int(found)
 

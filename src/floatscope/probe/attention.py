@@ -21,8 +21,9 @@ from transformers.masking_utils import sdpa_mask
 
 from floatscope.errors import UserError
 from floatscope.probe.edits import LayerEdit
-from floatscope.probe.kernel import Inputs, LayerStatistics, Visible, Workspace, attend
+from floatscope.probe.kernel import SCATTERED, Inputs, LayerStatistics, Visible, Workspace
 from floatscope.probe.layout import Layout
+from floatscope.probe.mixing import Layer, LayerSample, Stack, kernel_for
 from floatscope.probe.query_key import QKSums, qk_sums
 
 IMPLEMENTATION = "floatscope"
@@ -62,7 +63,8 @@ class Geometry:
     def qk(self, rows: int | None = None) -> QKSums:
         """Mean query-key geometry per key, over the first `rows` rows."""
         last = self.last if rows is None else self.last.clamp(max=rows)
-        return qk_sums(self.inputs.query, self.inputs.key, torch.minimum(self.first, last), last)
+        everything = rows is None and self.visible.mask is None and not self.visible.causal
+        return qk_sums(self.inputs.query, self.inputs.key, torch.minimum(self.first, last), last, everything)
 
     def matrix(self) -> Tensor:
         """The attention matrix A [H, R, K] in full, as it was edited, float32."""
@@ -122,25 +124,52 @@ class Probe:
     """The layers that came by, in the order of their calls."""
     masks: dict[tuple[int, ...], tuple[Any, Tensor]] = field(default_factory=dict)
     """Masks with what edits hide, and what they were made of, so that its ids stay taken."""
-    _seen: dict[tuple[int, int], tuple[Tensor, Visible, Tensor, Tensor]] = field(default_factory=dict)
+    stacks: dict[tuple[Any, ...], Stack] = field(default_factory=dict)
+    """Layouts of all samples in one, by rows and keys."""
+    _seen: dict[tuple[Any, ...], tuple[Tensor | None, Visible, Tensor, Tensor]] = field(default_factory=dict)
+    _windows: dict[tuple[int, ...], tuple[Layout, int]] = field(default_factory=dict)
+    _scattered: list[Tensor] = field(default_factory=list)
+
+    def forget(self) -> None:
+        """What belongs to one forward."""
+        for held in (self.layers, self.masks, self.stacks, self._seen, self._windows, self._scattered):
+            held.clear()
+
+    def window(self, sample: int, width: int, device: torch.device) -> tuple[Layout, int]:
+        """A sample's layout in a layer with `width` columns, and how many of these are pads."""
+        place = (sample, width)
+        if place not in self._windows or self._windows[place][0].rows.device != device:
+            whole = self.layouts[sample]
+            assert whole is not None
+            layout, pad = _in_window(whole, int(self.pads[sample]), width)
+            self._windows[place] = layout.to(device), pad
+        return self._windows[place]
 
     def sight(
         self, mask: Tensor | None, causal: bool, sample: int, layout: Layout, pad: int
     ) -> tuple[Visible, Tensor, Tensor]:
-        """Visible and its intervals for one sample; masks are read once per forward, not once per layer."""
-        if mask is None:
-            visible = Visible(causal=causal)
-            return visible, *visible.intervals(layout)
-        place = (id(mask), sample)
+        """Visible and its intervals for one sample; masks are read once per forward, not once per layer.
+
+        On another device they are not read at all, which would wait: what is wrong with one is told after the forward.
+        """
+        place = (id(mask), causal, sample, len(layout.keys), layout.rows.device)
         if place not in self._seen:
-            visible = _read_mask(mask, sample, pad, layout)
-            self._seen[place] = (mask, visible, *visible.intervals(layout))
+            visible = Visible(causal=causal) if mask is None else _read_mask(mask, sample, pad, layout)
+            first, last, scattered = visible.runs(layout)
+            if scattered is not None:
+                self._scattered.append(scattered)
+            self._seen[place] = (mask, visible, first, last)
         return self._seen[place][1:]
+
+    def refuse_scattered(self) -> None:
+        """After a forward: a mask whose columns are not seen by runs of rows has no mean geometry."""
+        if any(bool(one) for one in self._scattered):
+            raise ValueError(SCATTERED)
 
     def edit(self, sample: int, layer: int, layout: Layout, heads: int, visible: Visible) -> LayerEdit | None:
         """The change of a sample's attention at this layer; None where there is none."""
         compiler = self.edits[sample] if self.edits else None
-        found = None if compiler is None else compiler.compile(layer, layout, heads, visible)
+        found = None if compiler is None else compiler.compile(layer, layout.host, heads, visible)
         return None if found is None else found.to(layout.rows.device)
 
     @property
@@ -155,14 +184,13 @@ _listening: ContextVar[Probe | None] = ContextVar("floatscope_probe", default=No
 @contextmanager
 def probing(probe: Probe) -> Iterator[None]:
     """Count attention in the one forward run inside; refuse a model whose layers did not all come by, each once."""
-    probe.layers.clear()
-    probe.masks.clear()
-    probe._seen.clear()
+    probe.forget()
     token = _listening.set(probe)
     try:
         yield
     finally:
         _listening.reset(token)
+    probe.refuse_scattered()
     if probe.layers != list(range(probe.layer_count)):
         raise UserError(
             f"the model called its attention function {len(probe.layers)} times for {probe.layer_count} layers: "
@@ -194,6 +222,10 @@ def only_samples(samples: Sequence[int]) -> Iterator[None]:
         layouts=[whole.layouts[sample] for sample in samples],
         listener=None if listener is None else listen,
         masks={},
+        stacks={},
+        _seen={},
+        _windows={},
+        _scattered=[],
         edits=[whole.edits[sample] for sample in samples] if whole.edits else (),
         extra=[whole.extra[sample] for sample in samples] if whole.extra else [],
         donors={samples.index(one): samples.index(donor) for one, donor in whole.donors.items() if one in samples},
@@ -234,51 +266,52 @@ def _probed(
     probe: Probe, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
     mask: Tensor | None, causal: bool, scale: float, softcap: float | None,
 ) -> Tensor:  # fmt: skip
-    batch, heads, rows, _ = query.shape
     layer = _layer_of(module, probe)
-    output = query.new_zeros(batch, rows, heads, value.shape[-1])
-    for sample in range(batch):
-        whole = probe.layouts[sample]
-        if whole is None:
-            continue  # a finished sample: nobody reads its output
-        layout, pad = _in_window(whole.to(query.device), int(probe.pads[sample]), key.shape[2])
-        skip = max(0, pad - (key.shape[2] - rows))  # rows that are pads: none where the rows are a block over a cache
-        donor = probe.donors.get(sample)
-        inputs, theirs = (
-            Inputs(query[one, :, skip:], key[one, :, pad:], value[one, :, pad:], scale, softcap)
-            for one in (sample, sample if donor is None else donor)
-        )
-        if (len(layout.rows), len(layout.keys)) != (inputs.query.shape[1], inputs.key.shape[1]):
-            raise UserError(
-                f"the probe was told of {len(layout.rows)} rows over {len(layout.keys)} keys, and layer {layer} has "
-                f"{inputs.query.shape[1]} over {inputs.key.shape[1]}: this model keeps a key-value cache of its own"
-            )
-        visible, first, last = probe.sight(mask, causal, sample, layout, pad)
-        edit = probe.edit(sample, layer, layout, heads, visible)
-        extra = probe.extra[sample] if probe.extra else None
-        extra = None if extra is None else extra.to(query.device)
-        _, statistics = attend(
-            inputs,
-            visible,
-            layout,
-            edit,
-            extra,
-            None if donor is None else theirs,
-            workspace=probe.workspace,
-            output=output[sample, skip:],
-        )
-        if edit is not None and donor is not None:
-            edit.take_output(output[sample, skip:], output[donor, skip:])
-        if probe.alpha is not None and extra is not None and statistics.mixed is not None:
-            if not layout.is_whole:
+    known = [
+        None if whole is None else _sample(probe, sample, layer, query, key, value, mask, causal, scale, softcap)
+        for sample, whole in enumerate(probe.layouts[: len(query)])
+    ]  # None: a finished sample, nobody reads its output
+    samples = [None if one is None else one[0] for one in known]
+    whole = Layer(Inputs(query, key, value, scale, softcap), mask, causal, samples, probe.workspace, probe.stacks)
+    output = query.new_zeros(len(query), query.shape[2], query.shape[1], value.shape[-1])
+    for sample, statistics in kernel_for(whole).run(whole, output):
+        own = known[sample]
+        assert own is not None
+        if probe.alpha is not None and own[0].extra is not None and statistics.mixed is not None:
+            if not own[0].layout.is_whole:
                 raise UserError("a rollout needs all rows of the canvas: run it without a cache")
-            rolled = torch.lerp(extra, statistics.mixed.mean(0), probe.alpha)
+            rolled = torch.lerp(own[0].extra, statistics.mixed.mean(0), probe.alpha)
             probe.extra[sample] = rolled
             statistics = replace(statistics, rolled=rolled)
         if probe.listener is not None:
-            probe.listener(layer, sample, statistics, Geometry(inputs, visible, layout, first, last, edit))
+            probe.listener(layer, sample, statistics, own[1])
     probe.layers.append(layer)
     return output
+
+
+def _sample(
+    probe: Probe, sample: int, layer: int, query: Tensor, key: Tensor, value: Tensor,
+    mask: Tensor | None, causal: bool, scale: float, softcap: float | None,
+) -> tuple[LayerSample, Geometry]:  # fmt: skip
+    """One sample of the layer without its pads."""
+    layout, pad = probe.window(sample, key.shape[2], query.device)
+    skip = max(0, pad - (key.shape[2] - query.shape[2]))  # pads among rows: none where these are a block over a cache
+    donor = probe.donors.get(sample)
+    inputs, theirs = (
+        Inputs(query[one, :, skip:], key[one, :, pad:], value[one, :, pad:], scale, softcap)
+        for one in (sample, sample if donor is None else donor)
+    )
+    if (len(layout.rows), len(layout.keys)) != (inputs.query.shape[1], inputs.key.shape[1]):
+        raise UserError(
+            f"the probe was told of {len(layout.rows)} rows over {len(layout.keys)} keys, and layer {layer} has "
+            f"{inputs.query.shape[1]} over {inputs.key.shape[1]}: this model keeps a key-value cache of its own"
+        )
+    visible, first, last = probe.sight(mask, causal, sample, layout, pad)
+    edit = probe.edit(sample, layer, layout, query.shape[1], visible)
+    extra = probe.extra[sample] if probe.extra else None
+    extra = None if extra is None else extra.to(query.device)
+    own = LayerSample(inputs, visible, layout, edit, extra, skip, pad, None if donor is None else (donor, theirs))
+    return own, Geometry(inputs, visible, layout, first, last, edit)
 
 
 def _hidden(
@@ -293,9 +326,7 @@ def _hidden(
     probe.layers.append(layer)
     found: list[tuple[int, Visible, Layout, LayerEdit | None]] = []
     for sample in range(batch):
-        layout = probe.layouts[sample]
-        assert layout is not None
-        layout, pad = _in_window(layout.to(query.device), int(probe.pads[sample]), key.shape[2])
+        layout, pad = probe.window(sample, key.shape[2], query.device)
         visible, *_ = probe.sight(mask, causal, sample, layout, pad)
         found.append((sample, visible, layout, probe.edit(sample, layer, layout, heads, visible)))
     if all(edit is None for *_, edit in found):
@@ -356,6 +387,8 @@ def _read_mask(mask: Tensor, sample: int, pad: int, layout: Layout) -> Visible:
     if mask.ndim != 4 or mask.shape[1] != 1:
         raise UserError(f"the probe does not support an attention mask of shape {tuple(mask.shape)}")
     own = mask[sample if len(mask) > 1 else 0, 0, -len(layout.rows) :, pad:]
+    if own.device.type != "cpu":
+        return Visible(mask=own if own.dtype == torch.bool else own.float())
     if own.dtype != torch.bool:
         seen = own > torch.finfo(own.dtype).min / 2
         if not bool((own[seen] == 0).all()):

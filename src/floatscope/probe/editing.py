@@ -133,7 +133,7 @@ class Editor:
         held = self._held.get((number, layer, self._at(edit)))
         if held is not None and held.shape[1] != len(layout.rows):  # of a first pass, over the prompt's rows
             held = held[:, layout.rows.clamp(max=held.shape[1] - 1)]
-        selection = Selection(keys, rows, chosen, lambda: visible.matrix(layout), own, held)
+        selection = Selection(keys, rows, chosen, lambda: visible.matrix(layout).cpu(), own, held)
         return OPS.named(edit.op).compile(edit, selection)
 
     def _scene(self, number: int, layer: int) -> Scene:

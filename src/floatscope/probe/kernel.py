@@ -22,6 +22,7 @@ from floatscope.probe.layout import Layout
 # few large blocks instead.
 BLOCK_FLOATS, GPU_BLOCK_FLOATS = 200_000, 64_000_000
 LEAST_ROWS, MOST_ROWS = 64, 256
+SCATTERED = "a column is seen by rows that are not contiguous: the probe does not support this mask"
 
 
 @dataclass(frozen=True)
@@ -49,22 +50,29 @@ class Visible:
 
     def intervals(self, layout: Layout) -> tuple[Tensor, Tensor]:
         """For each key the half-open run of rows [first, last) that can see it, int64 [K] each."""
+        first, last, scattered = self.runs(layout)
+        if scattered is not None and bool(scattered):
+            raise ValueError(SCATTERED)
+        return first, last
+
+    def runs(self, layout: Layout) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The same, and whether a key is seen by rows that are no run, bool []; None: surely not. Waits for nothing."""
         keys = layout.keys
         if self.mask is None:
             everything = torch.full_like(keys, len(layout.rows))
-            return (torch.searchsorted(layout.rows, keys) if self.causal else torch.zeros_like(keys)), everything
+            first = torch.searchsorted(layout.rows, keys) if self.causal else torch.zeros_like(keys)
+            return first, everything, None
         seen = self.mask if self.mask.dtype == torch.bool else self.mask > torch.finfo(self.mask.dtype).min / 2
         count = seen.sum(0)
         first = seen.to(torch.uint8).argmax(0)
         last = first + count
         place = torch.arange(len(keys), device=keys.device)
-        if not bool(seen[(last - 1).clamp(min=0), place].logical_or(count == 0).all()):
-            raise ValueError("a column is seen by rows that are not contiguous: the probe does not support this mask")
-        return first, last
+        return first, last, ~seen[(last - 1).clamp(min=0), place].logical_or(count == 0).all()
 
     def matrix(self, layout: Layout) -> Tensor:
         """Bool [R, K]: who sees whom."""
-        scores = torch.zeros(len(layout.rows), len(layout.keys), device=layout.rows.device)
+        device = layout.rows.device if self.mask is None else self.mask.device
+        scores = torch.zeros(len(layout.rows), len(layout.keys), device=device)
         self.hide(scores, 0, layout)
         return scores > torch.finfo(torch.float32).min / 2
 

@@ -48,6 +48,11 @@ class Layout:
         """How many rows each group has, int64 [G]."""
         return torch.bincount(self.groups, minlength=self.group_count)
 
+    @property
+    def host(self) -> Layout:
+        """The same as it was before `to`: what is read of it costs no wait."""
+        return self.__dict__.get("_host", self)
+
     def to(self, device: torch.device) -> Layout:
         """The same on another device; kept, since every layer asks."""
         if self.groups.device == device:
@@ -55,7 +60,10 @@ class Layout:
         moved: dict[torch.device, Layout] = self.__dict__.setdefault("_moved", {})
         if device not in moved:
             names = ("rows", "keys", "groups", "columns", "open_rows")
-            moved[device] = replace(self, **{name: getattr(self, name).to(device) for name in names})
+            sent = {name: getattr(self, name).to(device, non_blocking=True) for name in (*names, "group_rows")}
+            known = {"_host": self, "is_whole": self.is_whole, "group_rows": sent.pop("group_rows")}
+            moved[device] = replace(self, **sent)
+            moved[device].__dict__.update(known)  # so that nothing of it is worked out over there
         return moved[device]
 
     def keys_until(self, row: int) -> int:

@@ -29,8 +29,11 @@ class QKSums:
     """|k_j|, float32 [Hkv, K]."""
 
 
-def qk_sums(query: Tensor, key: Tensor, first: Tensor, last: Tensor) -> QKSums:
-    """From query [H, R, d] and key [Hkv, K, d]; key j is seen by rows first[j] <= i < last[j]."""
+def qk_sums(query: Tensor, key: Tensor, first: Tensor, last: Tensor, everything: bool = False) -> QKSums:
+    """From query [H, R, d] and key [Hkv, K, d]; key j is seen by rows first[j] <= i < last[j].
+
+    everything: every key is surely seen by every row, which is cheaper.
+    """
     heads, rows, _ = query.shape
     share = heads // len(key)
     query, key = query.float(), key.float()
@@ -38,23 +41,26 @@ def qk_sums(query: Tensor, key: Tensor, first: Tensor, last: Tensor) -> QKSums:
     query_norm, key_norm = query.norm(dim=-1), key.norm(dim=-1)  # [H, R], [Hkv, K]
     weights = torch.stack([torch.ones_like(query_norm), 1 / query_norm.clamp(min=tiny)], 1)  # [H, 2, R]
     dots = query.new_empty(heads, 2, key.shape[1])  # [H, 2, K]
-    if bool((first == 0).all() and (last == rows).all()):
+    if everything:
         means = torch.bmm(weights, query) / rows  # [H, 2, d]: of q and of q/|q|
         dots = torch.bmm(means.view(len(key), share * 2, -1), key.transpose(1, 2)).view_as(dots)
         norms = query_norm.mean(-1, keepdim=True)
     else:
-        for head in range(heads):  # prefix sums of one head: [R, d] in float64
-            for place, weight in enumerate(weights[head]):
-                mean = _mean_over(query[head] * weight[:, None], first, last)
-                dots[head, place] = (mean * key[head // share]).sum(-1)
-        norms = _mean_over(query_norm.T, first, last).T
+        # Prefix sums are float64 [heads, R, d]: of one head on a CPU, of all where launches cost more than memory.
+        whole = key.repeat_interleave(share, 0)
+        size = 1 if query.device.type == "cpu" else heads
+        for at in (slice(start, start + size) for start in range(0, heads, size)):
+            for place in range(2):
+                mean = _mean_over(query[at] * weights[at, place, :, None], first, last)
+                dots[at, place] = (mean * whole[at]).sum(-1)
+        norms = _mean_over(query_norm[..., None], first, last)[..., 0]
     key_norms = key_norm.repeat_interleave(share, 0)  # [H, K]
     return QKSums(dots[:, 0], dots[:, 1] / key_norms.clamp(min=tiny), norms * key_norms, key_norm)
 
 
 def _mean_over(rows: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """Mean of rows [R, d] over [first_j, last_j) for each j; 0 for an empty run."""
-    prefix = torch.zeros(len(rows) + 1, rows.shape[1], dtype=torch.float64, device=rows.device)
-    torch.cumsum(rows.double(), 0, out=prefix[1:])
+    """Mean of rows [H, R, d] over [first_j, last_j) for each j, [H, K, d]; 0 for an empty run."""
+    prefix = torch.zeros(len(rows), rows.shape[1] + 1, rows.shape[2], dtype=torch.float64, device=rows.device)
+    torch.cumsum(rows.double(), 1, out=prefix[:, 1:])
     count = (last - first).clamp(min=1)[:, None]
-    return ((prefix[last] - prefix[torch.minimum(first, last)]) / count).float()
+    return ((prefix[:, last] - prefix[:, torch.minimum(first, last)]) / count).float()

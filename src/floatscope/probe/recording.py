@@ -1,7 +1,8 @@
 """From a layer's statistics to the arrays a trace keeps: a recorder per sample.
 
 A denoising run has a forward per step. An ARM has one forward for all its steps, since a causal row never changes: its
-steps follow by prefix sums over its answer rows. Names and axes of the arrays are those of `traces.ARRAYS`.
+steps follow by prefix sums over its answer rows. Names and axes of the arrays are those of `traces.ARRAYS`. What a step
+of denoising gives stays on the model's device until the step is over.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from floatscope.canvas import ANSWER, Prompt, group_labels
 from floatscope.probe.attention import Geometry
 from floatscope.probe.kernel import LayerStatistics
+from floatscope.probe.landing import Held, Landing
 from floatscope.probe.layout import Layout
 
 Arrays = dict[str, NDArray[Any]]
@@ -107,19 +109,27 @@ class Plan:
 class Recorder:
     """What both kinds of run share: the arrays of every step and layer, and the reductions that make them."""
 
-    def __init__(self, plan: Plan, layers: int, inputs: int) -> None:
-        """`inputs`: tokens of the canvas that a forward may see, from the first on."""
+    stays = False
+    """Whether arrays stay on the model's device until they are sent: those of a step, but not of a whole run."""
+
+    def __init__(self, plan: Plan, layers: int, inputs: int, landing: Landing | None = None) -> None:
+        """`inputs`: tokens of the canvas that a forward may see, from the first on. `landing`: shared by samples."""
         self.plan = plan
+        self.landing = Landing() if landing is None else landing
         self.layers = layers
         self._inputs = inputs
         self._group_rows: list[NDArray[np.int32]] = []
         self._computed: list[tuple[int, int]] = []
         # By step, each array [layer, ...] in one buffer: many small arrays would tear holes into the heap.
-        self._by_step, self._seen, self._geometry, self._matrices = (defaultdict[int, Arrays](dict) for _ in range(4))
-        self._by_slot: Arrays = {}
+        self._by_step, self._seen, self._geometry, self._matrices = (defaultdict[int, Held](dict) for _ in range(4))
+        self._by_kind = (self._by_step, self._seen, self._geometry, self._matrices)
+        self._by_slot: list[tuple[Any, Held]] = []  # slots, and their arrays [slot, layer, ...]
 
     def finish(self) -> tuple[Arrays, tuple[int, ...]]:
         """The arrays, and the steps whose per-head geometry was kept; nothing is left in the recorder."""
+        whole = [own for by_step in self._by_kind for own in by_step.values()]
+        self.landing.send(whole + [own for _, own in self._by_slot])
+        self.landing.land()
         qk_steps, matrix_steps = tuple(self._geometry), list(self._matrices)
         arrays = {"group_rows": np.stack(self._group_rows)} | _stacked(self._by_step)
         told = {"computed": np.array(self._computed, np.int32), "layer_index": np.arange(self.layers, dtype=np.int32)}
@@ -128,7 +138,7 @@ class Recorder:
             arrays["seen_by"] = seen[-1]
             if (seen != seen[-1]).any():  # steps with other rows than the last one
                 arrays["seen_by_step"] = seen
-        arrays |= self._by_slot | _stacked(self._geometry) | _stacked(self._matrices)
+        arrays |= self._slot_arrays() | _stacked(self._geometry) | _stacked(self._matrices)
         if matrix_steps:
             arrays["matrix_steps"] = np.array(matrix_steps, np.int32)
             arrays["matrix_layers"] = np.array(self._matrix_layers, np.int32)
@@ -136,8 +146,24 @@ class Recorder:
 
     def latest(self, name: str) -> NDArray[Any]:
         """An array of the last step recorded so far, [layer, ...]; zeros [layer, token] where there is none yet."""
+        self.landing.land()
         last = self._by_step.get(len(self._by_step) - 1)
-        return np.zeros((self.layers, self.plan.tokens), np.float32) if last is None else last[name]
+        return np.zeros((self.layers, self.plan.tokens), np.float32) if last is None else last[name].cpu().numpy()
+
+    def held(self) -> list[Held]:
+        """What the latest step left on a device, if it did."""
+        latest = len(self._group_rows) - 1
+        steps = [by_step.get(latest, {}) for by_step in self._by_kind]
+        return steps + [own for _, own in self._by_slot[-1:]]
+
+    def _slot_arrays(self) -> Arrays:
+        """What the rows gave that predicted the slots, [answer, layer, ...]."""
+        found: Arrays = {}
+        for slots, own in self._by_slot:
+            for name, values in own.items():
+                shape, array = (self.plan.answer, *values.shape[1:]), values.numpy()
+                found.setdefault(name, np.zeros(shape, array.dtype))[slots] = array
+        return found
 
     @property
     def _matrix_layers(self) -> list[int]:
@@ -165,12 +191,19 @@ class Recorder:
         self._put(self._by_step[step], layer, kept)
 
     def _keep_geometry(self, layer: int, step: int, geometry: Geometry, rows: int | None = None) -> None:
-        """Per-head sums over the first `rows` rows of the canvas."""
+        """Per-head sums over the first `rows` rows of the canvas; none of steps that surely keep none."""
+        self._put(self._seen[step], layer, self._kept({"seen_by": geometry.seen_by.int()}, geometry.layout))
+        if not self._may_keep_geometry(step):
+            return
         sums = geometry.qk(rows)
         found = {"qk": sums.qk, "cos": sums.cos, "norm": sums.norm, "key_norm": sums.key_norm}
         found["value_norm"] = geometry.value_norm
         self._put(self._geometry[step], layer, self._kept(found, geometry.layout))
-        self._put(self._seen[step], layer, self._kept({"seen_by": geometry.seen_by.int()}, geometry.layout))
+
+    def _may_keep_geometry(self, step: int) -> bool:
+        """Whether the geometry of this step is kept."""
+        steps = self.plan.answer
+        return self.plan.every_step or step in (0, steps // 2, steps - 1)
 
     def _keep_matrices(self, layer: int, step: int, geometry: Geometry) -> None:
         """The full R x T matrices of a layer: for small canvases, and on request only."""
@@ -183,32 +216,20 @@ class Recorder:
             found = self._kept({"attention": matrix}, layout) | self._kept({"queries": queries, "keys": keys})
             self._put(self._matrices[step], self._matrix_layers.index(layer), found, len(self._matrix_layers))
 
-    def _keep_rows(self, layer: int, slots: Any, found: Mapping[str, Tensor], rows: Any) -> None:
-        """Open rows [H, N, ...] that predicted the answer slots, into [answer, layer, head, ...].
-
-        A rollout, which is one for all heads, comes as [N, ...].
-        """
-        chosen = {
-            name: values[rows] if name in ROLLOUT else values[:, rows].transpose(0, 1) for name, values in found.items()
-        }
-        for name, array in self._kept(chosen).items():
-            shape = (self.plan.answer, self.layers, *array.shape[1:])
-            self._by_slot.setdefault(name, np.zeros(shape, array.dtype))[slots, layer] = array
-
-    def _kept(self, found: Mapping[str, Tensor], layout: Layout | None = None) -> Arrays:
+    def _kept(self, found: Mapping[str, Tensor], layout: Layout | None = None) -> Held:
         """What the plan keeps; with a layout, [..., K] as [..., T], 0 for tokens that are no key."""
-        kept: Arrays = {}
-        for name, values in found.items():
-            if name in self.plan.keep:
-                whole = values if layout is None else _on_canvas(values, layout.keys, self.plan.tokens, -1)
-                kept[name] = whole.cpu().numpy()
-        return kept
+        return {
+            name: values if layout is None else _on_canvas(values, layout.keys, self.plan.tokens, -1)
+            for name, values in found.items()
+            if name in self.plan.keep
+        }
 
-    def _put(self, buffers: Arrays, layer: int, found: Arrays, layers: int | None = None) -> None:
+    def _put(self, buffers: Held, layer: int, found: Held, layers: int | None = None) -> None:
         """Copy a layer's arrays into those of its step, [layer, ...]."""
         for name, values in found.items():
             if name not in buffers:
-                buffers[name] = np.empty((layers or self.layers, *values.shape), values.dtype)
+                home = values.device if self.stays else torch.device("cpu")
+                buffers[name] = torch.empty((layers or self.layers, *values.shape), dtype=values.dtype, device=home)
             if buffers[name].shape[1:] != values.shape:
                 buffers[name], values = _alike(buffers[name], values)
             buffers[name][layer] = values
@@ -217,12 +238,14 @@ class Recorder:
 class DenoisingRecorder(Recorder):
     """Records an MDM: `start` before a forward, `layer` for each layer, `commit` after the step."""
 
-    def __init__(self, plan: Plan, layers: int, steps: int, fewest: int = 1) -> None:
+    stays = True
+
+    def __init__(self, plan: Plan, layers: int, steps: int, fewest: int = 1, landing: Landing | None = None) -> None:
         """`steps`, `fewest`: how many steps there may be, at most and at least."""
-        super().__init__(plan, layers, plan.tokens)
+        super().__init__(plan, layers, plan.tokens, landing)
         self._fewest, self._most = fewest, steps
         self._layout: Layout | None = None
-        self._open: list[dict[str, Tensor]] = []
+        self._open: Held = {}
 
     def start(
         self, masked: Tensor, open_rows: Tensor, rows: Tensor | None = None, keys: Tensor | None = None
@@ -242,7 +265,7 @@ class DenoisingRecorder(Recorder):
             self._layout = Layout(rows, keys, groups[rows], plan.group_count, columns, places, TOP_KEYS)
         self._computed.append((int(self._layout.rows[0]), int(self._layout.rows[-1]) + 1))
         self._group_rows.append(self._layout.group_rows.int().numpy())
-        self._open = []
+        self._open = {}
         # The first step, and those that may yet turn out to be the middle one, n // 2 of n steps.
         self._drop_geometry({0, *range(max(self._fewest, len(self._group_rows)) // 2, self._most // 2 + 1)})
         return self._layout
@@ -253,6 +276,11 @@ class DenoisingRecorder(Recorder):
         self._drop_geometry({0, steps // 2, steps - 1})
         return super().finish()
 
+    def _may_keep_geometry(self, step: int) -> bool:
+        """Whether it may turn out to be the first, the middle (n // 2 of n steps) or the last step."""
+        middle = self._fewest // 2 <= step <= self._most // 2
+        return self.plan.every_step or step == 0 or middle or step + 1 >= self._fewest
+
     def _drop_geometry(self, but: set[int]) -> None:
         for step in () if self.plan.every_step else self._geometry.keys() - but:
             del self._geometry[step]
@@ -261,8 +289,8 @@ class DenoisingRecorder(Recorder):
         """Reduce one layer of the current step."""
         assert self._layout is not None
         plan, step, groups = self.plan, len(self._group_rows) - 1, statistics.group_sums  # M, [H, G, K]
-        counts = self._layout.group_rows
-        rows = counts.to(groups.device)[:, None].clamp(min=1)  # [G, 1]
+        layout, counts = geometry.layout, self._layout.group_rows
+        rows = layout.group_rows[:, None].clamp(min=1)  # [G, 1]
         masked, committed = groups[:, plan.masked_group], groups[:, plan.committed_group]
         answer_rows = int(counts[plan.masked_group] + counts[plan.committed_group])
         self._keep_step(
@@ -270,23 +298,26 @@ class DenoisingRecorder(Recorder):
             received=groups.sum(1) / len(self._layout.rows),
             by_answer=(masked + committed).mean(0) / max(answer_rows, 1),
             by_masked=masked.mean(0) / rows[plan.masked_group],
-            regions=groups @ geometry.layout.columns.to(groups.device) / rows,  # a sliding layer has fewer keys
+            regions=groups @ layout.columns / rows,  # a sliding layer has fewer keys
         )  # fmt: skip
         if statistics.rolled is not None:
             sums = statistics.rolled.new_zeros(plan.group_count, statistics.rolled.shape[1])
             sums.index_add_(0, geometry.layout.groups, statistics.rolled)
             self._put(self._by_step[step], layer, self._kept({"rollout": sums / rows}))
         self._keep_geometry(layer, step, geometry)
-        self._open.append(_row_arrays(statistics, geometry.layout, self._inputs))
+        self._put(self._open, layer, self._kept(_row_arrays(statistics, layout, self._inputs)))
         if plan.matrix_steps is None or step in plan.matrix_steps:
             self._keep_matrices(layer, step, geometry)
 
     def commit(self, slots: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
         """Keep the rows [n] (positions) that predicted the committed slots [n]; the other open rows are dropped."""
         assert self._layout is not None
-        where = np.searchsorted(self._layout.rows[self._layout.open_rows].cpu().numpy(), rows)
-        for layer, found in enumerate(self._open):
-            self._keep_rows(layer, slots, found, where)
+        where = torch.searchsorted(self._layout.rows[self._layout.open_rows], torch.from_numpy(rows))
+        chosen = {  # [layer, N, ...] to [slot, layer, ...]
+            name: values.index_select(1, where.to(values.device, non_blocking=True)).transpose(0, 1)
+            for name, values in self._open.items()
+        }
+        self._by_slot.append((slots, chosen))
 
 
 class CausalRecorder(Recorder):
@@ -297,12 +328,18 @@ class CausalRecorder(Recorder):
 
     def __init__(self, plan: Plan, layers: int) -> None:
         super().__init__(plan, layers, plan.tokens - 1)
+        self._open: Held = {}
         self._prompt = plan.tokens - plan.answer  # the slots of an ARM follow its prompt
         rows = torch.bincount(plan.groups[: self._prompt], minlength=plan.group_count)
         for step in range(plan.answer):
             rows[plan.committed_group] = step
             self._group_rows.append(rows.numpy().astype(np.int32))
             self._computed.append((0, self._prompt + step))
+
+    def finish(self) -> tuple[Arrays, tuple[int, ...]]:
+        """The arrays; every answer slot has its row."""
+        self._by_slot.append((slice(None), {name: values.transpose(0, 1) for name, values in self._open.items()}))
+        return super().finish()
 
     def layout(self) -> Layout:
         """Prompt groups, then a group for each answer row; the open rows predict the answer tokens."""
@@ -337,14 +374,15 @@ class CausalRecorder(Recorder):
             self._keep_step(layer, step, geometry, groups, received, by_answer, none, regions)
             if rolled is not None:
                 self._put(self._by_step[step], layer, self._kept({"rollout": rolled}))
-            if plan.every_step or step in (0, steps // 2, steps - 1):
+            if self._may_keep_geometry(step):
                 self._keep_geometry(layer, step, geometry, self._prompt + step)
-        self._keep_rows(layer, slice(None), _row_arrays(statistics, geometry.layout, self._inputs), slice(None))
+        found = self._kept(_row_arrays(statistics, geometry.layout, self._inputs))
+        self._put(self._open, layer, found)
         self._keep_matrices(layer, steps - 1, geometry)  # the rows of an earlier step are its first rows
 
 
 def _row_arrays(statistics: LayerStatistics, layout: Layout, inputs: int) -> dict[str, Tensor]:
-    """Open rows [H, N, ...] under their names in a trace; keys as positions.
+    """Open rows [N, H, ...] under their names in a trace; keys as positions. A rollout is one for all heads, [N, ...].
 
     Where rows over a cache have fewer keys than ranks, tokens that are none follow: their mass is 0.
     """
@@ -355,10 +393,10 @@ def _row_arrays(statistics: LayerStatistics, layout: Layout, inputs: int) -> dic
         keys = torch.cat([keys, others.expand(*keys.shape[:-1], -1)], -1)
         mass = torch.nn.functional.pad(mass, (0, lacking))
     found = {
-        "commit_keys": keys.int(),
-        "commit_key_mass": mass,
-        "commit_mass": statistics.row_mass,
-        "commit_entropy": statistics.row_entropy,
+        "commit_keys": keys.int().transpose(0, 1),
+        "commit_key_mass": mass.transpose(0, 1),
+        "commit_mass": statistics.row_mass.transpose(0, 1),
+        "commit_entropy": statistics.row_entropy.transpose(0, 1),
     }
     if statistics.rolled is not None:
         found["commit_rollout"] = statistics.rolled[layout.open_rows]
@@ -374,20 +412,20 @@ def _on_canvas(values: Tensor, places: Tensor, tokens: int, axis: int) -> Tensor
     return values.new_zeros(shape).index_copy_(axis, places, values)
 
 
-def _alike(buffer: NDArray[Any], values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _alike(buffer: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Layers [layer, head, ...] and one more of another shape: fewer key-value heads are each there several times, and
     after smaller ones follow zeros."""
     heads, width = max(buffer.shape[1], len(values)), max(buffer.shape[-1], values.shape[-1])
-    both = buffer.repeat(heads // buffer.shape[1], 1), values.repeat(heads // len(values), 0)
-    wider = [np.pad(one, [(0, 0)] * (one.ndim - 1) + [(0, width - one.shape[-1])]) for one in both]
+    whole = buffer.repeat_interleave(heads // buffer.shape[1], 1), values.repeat_interleave(heads // len(values), 0)
+    wider = [torch.nn.functional.pad(one, (0, width - one.shape[-1])) for one in whole]
     return wider[0], wider[1]
 
 
-def _stacked(held: dict[int, Arrays]) -> Arrays:
+def _stacked(held: dict[int, Held]) -> Arrays:
     """The arrays of steps as [step, layer, ...]; each is let go when it is copied: none is there twice."""
     first = next(iter(held.values()), {})
-    made = {name: np.empty((len(held), *values.shape), values.dtype) for name, values in first.items()}
+    made = {name: np.empty((len(held), *values.shape), values.numpy().dtype) for name, values in first.items()}
     for place, found in enumerate(held.values()):
         for name, values in made.items():
-            values[place] = found.pop(name)
+            values[place] = found.pop(name).numpy()
     return made

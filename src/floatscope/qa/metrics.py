@@ -4,8 +4,10 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+
+from floatscope.qa.samples import Document
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 SHORT = 3
@@ -49,6 +51,13 @@ def exact_match(prediction: str, answers: Iterable[str]) -> float:
 def f1(prediction: str, answers: Iterable[str]) -> float:
     """Harmonic mean of precision and recall over the normalised words, for the best of the answers."""
     return _best(prediction, answers, _token_f1)
+
+
+def standing(prediction: str, documents: Sequence[Document]) -> list[int]:
+    """The documents, counted from 1, whose title and text have the normalised prediction as whole words in a row."""
+    found = normalise(prediction)
+    texts = (f" {normalise(f'{one.title} {one.text}')} " for one in documents)
+    return [number for number, text in enumerate(texts, 1) if found and f" {found} " in text]
 
 
 METRICS: dict[str, Callable[[str, Iterable[str]], float]] = {"accuracy": accuracy, "em": exact_match, "f1": f1}

@@ -18,6 +18,7 @@ from floatscope.analysis import ANALYSES, draw, draw_traces
 from floatscope.analysis.drawing import csv_text
 from floatscope.analysis.figure import Figure, Theme
 from floatscope.analysis.results import Result
+from floatscope.report.answers import samples_data
 from floatscope.report.cards import drawing_library, figure_card
 from floatscope.report.curves import edit_curves, edit_figure, stress_curves, stress_figure
 from floatscope.report.headline import headline_html
@@ -42,6 +43,8 @@ class Content:
     """All scores in one long table, as `Run.scores` gives them: Table 1 and the stress curves are made of it."""
     notes: tuple[str, ...] = ()
     """What is said below Table 1."""
+    units: pl.DataFrame | None = None
+    """Every answered question, as `study.failures.unit_frame` gives them: the list of samples."""
     rules: tuple[Rule, ...] = ()
     """What counts as present, for the verdicts below the curves of edits."""
     traces: tuple[Trace, ...] = ()
@@ -71,17 +74,24 @@ def build_page(content: Content) -> str:
     stress = [drawn(points, content.models) for points, drawn in harder if not points.is_empty()]
     played = [trace for trace in content.traces if trace.metadata.get("control", "") in ("", "untrained")]
     drawing = [drawing_library()] if any(isinstance(one, Figure) for one in (*pictures, *figures, *stress)) else []
-    return _document(
+    return document(
         "report.html",
         content.title,
         asset("theme.js"),
-        [asset("canvas.js"), asset("player.js"), *drawing, asset("figures.js"), asset("page.js")],
+        [
+            *(asset(name) for name in ("canvas.js", "player.js", "film.js", "samples.js")),
+            *drawing,
+            *(asset(name) for name in ("figures.js", "page.js")),
+        ],
         content=content,
         sentences=_unbroken(content),
         headline="" if table.is_empty() else headline_html(table, content.models),
         headline_csv=csv_text(table),
         guessed=not table.is_empty() and "guess" in table["statistic"],
         played=player_data(played) if played else None,
+        samples=None
+        if content.units is None or content.units.is_empty()
+        else samples_data(content.units, content.models),
         card=figure_card,
         pictures=pictures,
         figures=figures,
@@ -95,10 +105,10 @@ def figure_page(figure: Figure, theme: Theme = "light") -> str:
     """A page with one figure, in one theme: its card as in the report."""
     first = f'document.documentElement.dataset.theme = "{theme}"; window.floatscope = {{ theme: () => "{theme}" }};'
     scripts = [drawing_library(), asset("figures.js")]
-    return _document("document.html", figure.title, first, scripts, body=figure_card(figure))
+    return document("document.html", figure.title, first, scripts, body=figure_card(figure))
 
 
-def _document(template: str, title: str, first: str, scripts: list[str], **values: Any) -> str:
+def document(template: str, title: str, first: str, scripts: list[str], **values: Any) -> str:
     """A page whose policy allows the script that runs before it is shown, those that run after, and no other."""
     digests = [hashlib.sha256(text.encode()).digest() for text in (first, *scripts)]
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)

@@ -7,7 +7,6 @@ import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from floatscope.analysis.anchors import detect
 from floatscope.analysis.flow import gold_label
 from floatscope.analysis.results import Options
 from floatscope.analysis.step_map import exchanged
-from floatscope.canvas import ANSWER, QUERY, Region, positions, regions_from_labels
+from floatscope.canvas import ANSWER, BOS, QUERY, SCAFFOLD, Region, positions, regions_from_labels
 from floatscope.report.markup import asset, render
 from floatscope.token_text import plain_text, text_class
 from floatscope.traces import Trace
@@ -26,6 +25,11 @@ from floatscope.traces.trace import array_shape
 DETECTOR = "zscore(3)"
 BUDGET = 4_000_000
 """Characters of player data in a report: several samples under several models."""
+MOST_LAYERS = 10
+"""Layers of a run in a report: of a deeper model so many, evenly spaced, the first and the last among them."""
+TOP_KEYS = 6
+VIEWS = ("received_answer", "received_masked")
+"""What a token receives from some rows only, beside `received`, which is from all."""
 _LEVELS = 65_535
 _SIDE = 50
 """Characters of the text on each side of a gap that are told in a list of samples."""
@@ -60,29 +64,135 @@ def commits_data(texts: Sequence[str], positions: Mapping[int, int], confidence:
     ]
 
 
-def run_data(trace: Trace, detector: str = DETECTOR) -> dict[str, Any]:
-    """One trace as a run of the player."""
+def encode_shades(values: ArrayLike) -> dict[str, Any]:
+    """Numbers >= 0 as base64 of bytes on a square-root scale: enough for a shade, and half as long as numbers."""
+    array = np.asarray(values, dtype=np.float64)
+    scale = float(array.max(initial=0.0))
+    levels = np.round(np.sqrt(array / scale) * 255) if scale > 0 else np.zeros(array.shape)
+    return {"root": scale, "data": base64.b64encode(levels.astype("u1").tobytes()).decode("ascii")}
+
+
+def run_data(trace: Trace, detector: str = DETECTOR, whole: bool = True) -> dict[str, Any]:
+    """One trace as a run of the player; of a report, which has many, not `whole`: fewer layers, no single heads."""
     anchors = detect(trace, detector) > 0.5
     known = trace.metadata
-    whole = regions_from_labels(np.where(np.isin(np.arange(len(trace.canvas)), trace.slots), ANSWER, QUERY).tolist())
+    layers = np.arange(trace.layers)
+    if not whole and trace.layers > MOST_LAYERS:
+        layers = np.linspace(0, trace.layers - 1, MOST_LAYERS).round().astype(int)
+    is_slot = np.isin(np.arange(len(trace.canvas)), trace.slots)
+    all_slots = regions_from_labels(np.where(is_slot, ANSWER, QUERY).tolist())
     accuracy = known.get("accuracy")
     return {
-        **canvas_data(trace.texts_or_ids, named_regions(trace.regions or whole, trace.marks)),
+        **canvas_data(trace.texts_or_ids, named_regions(trace.regions or all_slots, trace.marks)),
         **events_data(trace),
         "model": str(known.get("control_of", trace.model)),
         "kind": trace.kind,
         "visibility": trace.visibility,
         "control": str(known.get("control", "")),
+        "control_name": str(known.get("control_name") or known.get("control", "")),
         "prediction": known.get("prediction"),
         "correct": None if accuracy is None else bool(accuracy),
         "gold": [] if gold_label(trace) == "none" else gold_label(trace).split(" + "),
         "marked": trace.marks.get("gold_answer", np.zeros(0, np.int64)).tolist(),
         "slots": trace.slots.tolist(),
-        "layers": trace.layers,
+        "layers": len(layers),
+        "layer_names": layers.tolist(),
+        "of_layers": trace.layers,
         "commit_step": trace.commit_step.tolist(),
         "confidence": [None if np.isnan(value) else round(float(value), 4) for value in trace.confidence],
-        "steps": [step_data(trace.received[step], anchors[step]) for step in range(trace.steps)],
+        "steps": [_step(trace, step, layers, anchors[step, layers]) for step in range(trace.steps)],
+        **_regions_data(trace, layers),
+        **_commit_data(trace, layers, whole),
+        **_candidates_data(trace),
     }
+
+
+def _step(trace: Trace, step: int, layers: NDArray[np.int64], anchors: NDArray[np.bool_]) -> dict[str, Any]:
+    """A step with what tokens receive from the rows of the answer and from masked slots, where the trace has it."""
+    views = [name for name in VIEWS if name in trace.arrays and not trace.metadata.get("control")]
+    views = [name for name in views if trace.kind != "arm" or name != "received_masked"]
+    shades = {name.removeprefix("received_"): encode_shades(trace.arrays[name][step, layers]) for name in views}
+    return step_data(trace.received[step, layers], anchors) | shades
+
+
+def _region_names(trace: Trace) -> tuple[list[str], NDArray[np.float64]]:
+    """Documents, question, answer, and all template words as one; and which region belongs to which [region, name]."""
+    template = (BOS, SCAFFOLD)
+    names = list(dict.fromkeys("template" if one in template else one for one in trace.region_labels))
+    names.sort(key=lambda name: (not name.startswith("doc"), name == "template"))  # stable: else as on the canvas
+    own = ["template" if one in template else one for one in trace.region_labels]
+    return names, np.array([[float(one == name) for name in names] for one in own])
+
+
+def _regions_data(trace: Trace, layers: NDArray[np.int64]) -> dict[str, Any]:
+    """The mass on each document and region at every step, seen from all rows, the answer and masked slots: exact sums.
+
+    `mass`: [view, step, layer, region], head mean.
+    """
+    if "region_attention" not in trace.arrays or "group_rows" not in trace.arrays or not trace.regions:
+        return {}
+    names, member = _region_names(trace)
+    attention = trace.region_attention[:, layers].mean(axis=2)[..., : len(member)] @ member  # [step, layer, group, n]
+    groups = np.array(trace.group_labels)
+    rows = trace.group_rows.astype(np.float64)  # [step, group]
+    masks = (np.ones(len(groups), bool), np.char.startswith(groups, ANSWER), groups == f"{ANSWER}:masked")
+    weights = [rows * mask / np.maximum((rows * mask).sum(axis=1, keepdims=True), 1) for mask in masks]
+    mass = np.stack([np.einsum("slgn,sg->sln", attention, weight) for weight in weights])
+    return {"by_region": {"names": names, "mass": encode_values(mass)}}
+
+
+def _commit_data(trace: Trace, layers: NDArray[np.int64], heads: bool) -> dict[str, Any]:
+    """Of the row that filled each slot: its strongest keys and its mass on each region; with `heads` those of each.
+
+    [answer, layer, 1 + heads, rank]: first the mean over heads. A key counts in the mean for the heads that have it
+    among their strongest, so its mass there is at least what is told.
+    """
+    if not {"commit_keys", "commit_key_mass", "commit_mass"} <= set(trace.arrays):
+        return {}
+    keys, mass = (trace.arrays[name][:, layers] for name in ("commit_keys", "commit_key_mass"))  # [A, L, H, K]
+    slots, depth, count, ranks = keys.shape
+    total = np.zeros((slots, depth, len(trace.canvas)))
+    where = np.ogrid[:slots, :depth]
+    for head in range(count):
+        for rank in range(ranks):
+            np.add.at(total, (*where, keys[:, :, head, rank].astype(int)), mass[:, :, head, rank] / count)
+    top = min(TOP_KEYS, ranks, total.shape[-1])
+    best = np.argsort(-total, axis=-1, kind="stable")[..., :top]  # [A, L, top]
+    shown, weights = best[:, :, None], np.take_along_axis(total, best, -1)[:, :, None]
+    names, member = _region_names(trace)
+    by_region = trace.commit_mass[:, layers, :, : len(member)] @ member  # [A, L, H, name]
+    regions = by_region.mean(axis=2, keepdims=True)
+    if heads:
+        shown = np.concatenate([shown, keys[..., :top]], axis=2)
+        weights = np.concatenate([weights, mass[..., :top]], axis=2)
+        regions = np.concatenate([regions, by_region], axis=2)
+    encoded = base64.b64encode(shown.astype("<u2").tobytes()).decode("ascii")
+    told = {"heads": shown.shape[2], "ranks": top, "keys": encoded, "mass": encode_values(weights)}
+    return {"commit": told | {"names": names, "regions": encode_values(regions)}}
+
+
+def _candidates_data(trace: Trace) -> dict[str, Any]:
+    """For each step the open slots: [slot, [[text, probability], ...], margin, entropy, KL to the step before]."""
+    if not {"candidate_tokens", "candidate_probability", "candidate_entropy", "candidate_kl"} <= set(trace.arrays):
+        return {}
+    known, tokens = token_texts(trace), trace.candidate_tokens
+    steps = []
+    for step in range(trace.steps):
+        found = []
+        for slot in np.flatnonzero(tokens[step, :, 0] >= 0).tolist():
+            chances = zip(tokens[step, slot].tolist(), trace.candidate_probability[step, slot].tolist(), strict=True)
+            told = [[known.get(token, f"#{token}"), round(chance, 4)] for token, chance in chances if chance >= 5e-4]
+            numbers = (trace.arrays[f"candidate_{name}"][step, slot] for name in ("margin", "entropy", "kl"))
+            found.append([slot, told, *(None if value < 0 else round(float(value), 4) for value in numbers)])
+        steps.append(found)
+    return {"candidates": steps}
+
+
+def token_texts(trace: Trace) -> dict[int, str]:
+    """How tokens are shown by id: those of the canvas, and those that slots held or might have taken meanwhile."""
+    texts = {int(token): text for token, text in trace.metadata.get("passing_texts", {}).items()}
+    texts |= dict(zip(trace.canvas.tolist(), trace.texts_or_ids, strict=True))
+    return dict(zip(texts, canvas_data(list(texts.values()), [])["tokens"], strict=True))
 
 
 def events_data(trace: Trace) -> dict[str, Any]:
@@ -94,9 +204,7 @@ def events_data(trace: Trace) -> dict[str, Any]:
     if not any(name != "commit" for step in events for _, name, _ in step):
         return {}
     names = {"commit": "commits", "revise": "revised", "renoise": "renoised"}
-    texts = {int(token): text for token, text in trace.metadata.get("passing_texts", {}).items()}
-    texts |= dict(zip(trace.canvas.tolist(), trace.texts_or_ids, strict=True))
-    known = dict(zip(texts, canvas_data(list(texts.values()), [])["tokens"], strict=True))
+    known = token_texts(trace)
     shown = [[[slot, names[name], known.get(token, f"#{token}")] for slot, name, token in step] for step in events]
     return {"events": shown}
 
@@ -118,18 +226,22 @@ def canvas_data(texts: Sequence[str], regions: Sequence[tuple[str, int, int]]) -
         for place, text in enumerate(texts)
     ]
     return {
-        "tokens": [text and (text.strip(" ").replace("\n", "↵").replace("\t", "⇥") or "␣") for text in plain],
+        "tokens": [
+            text and (text.strip(" ").replace("\n", "↵").replace("\t", "⇥") or ("\u00a0" if glues else "␣"))
+            for text, glues in zip(plain, [*glued[1:], False], strict=True)  # a blank before "1887" is just that
+        ],
         "glued": [place for place, sticks in enumerate(glued) if sticks],
         "special": [place for place, faint in enumerate(special) if faint],
         "regions": [list(region) for region in regions],
     }
 
 
-def player_data(traces: Iterable[Trace], budget: int = BUDGET) -> dict[str, Any]:
-    """Traces grouped by sample; as many samples as fit into `budget` characters, at least one.
+def player_data(traces: Iterable[Trace], budget: int | None = BUDGET) -> dict[str, Any]:
+    """Traces grouped by sample; as many samples as fit into `budget` characters, at least one; None: all, and whole.
 
-    The samples in which an MDM exchanges most of its anchors between its first and its last step come first, so that
-    the player opens on one in which they move. Where even the first does not fit, it comes without its controls.
+    The sample in which an MDM exchanges most of its anchors between its first and its last step comes first, so that
+    the player opens on one in which they move; then those that a model got wrong. Where even the first does not fit, it
+    comes without its controls.
     """
     samples: dict[tuple[str, ...], list[Trace]] = {}
     for trace in traces:
@@ -137,25 +249,39 @@ def player_data(traces: Iterable[Trace], budget: int = BUDGET) -> dict[str, Any]
         samples.setdefault(key, []).append(trace)
     chosen: list[dict[str, Any]] = []
     used = 0
-    for key, group in sorted(samples.items(), key=lambda entry: max(map(moved, entry[1])), reverse=True):
-        # two bytes per value, four characters for three bytes
-        expected = sum(prod(array_shape(trace.arrays, "received")) * 8 // 3 for trace in group)
-        if chosen and used + expected > budget:
+    whole = budget is None
+    ordered = sorted(samples.items(), key=lambda entry: max(map(moved, entry[1])), reverse=True)
+    ordered[1:] = sorted(ordered[1:], key=lambda entry: not any(map(_is_wrong, entry[1])))
+    for key, group in ordered:
+        expected = sum(map(_characters, group))
+        if not whole and chosen and used + expected > budget:
             continue
-        if expected > budget:
+        if not whole and expected > budget:
             group = [trace for trace in group if not trace.metadata.get("control")] or group
         used += expected
         chosen.append(
             {
                 "id": key[-1],
                 "title": " · ".join(part for part in key if part),
+                "task": key[0],
                 "condition": key[1],
                 "question": str(group[0].metadata.get("question") or _asked(group[0])),
                 "answers": [str(answer) for answer in group[0].metadata.get("answers", ())],
-                "runs": [run_data(trace) for trace in group],
+                "runs": [run_data(trace, whole=whole) for trace in group],
             }
         )
     return {"samples": chosen}
+
+
+def _is_wrong(trace: Trace) -> bool:
+    return not trace.metadata.get("control") and trace.metadata.get("accuracy") == 0
+
+
+def _characters(trace: Trace) -> int:
+    """About how long a run is in a report: two bytes per value and one per shade, four characters for three bytes."""
+    steps, layers, tokens = array_shape(trace.arrays, "received")
+    views = 0 if trace.metadata.get("control") else 1 if trace.kind == "arm" else 2
+    return steps * min(layers, MOST_LAYERS) * tokens * (2 + views) * 4 // 3
 
 
 def _asked(trace: Trace) -> str:
@@ -181,12 +307,17 @@ def moved(trace: Trace) -> float:
 
 
 def trace_html(trace: Trace) -> str:
-    """The player with this trace alone; a second copy of its scripts in the same notebook does nothing."""
+    """The player with this trace alone."""
+    return traces_html([trace])
+
+
+def traces_html(traces: Sequence[Trace]) -> str:
+    """The player for a cell of a notebook; a second copy of its scripts in the same notebook does nothing."""
     return render(
         "notebook.html",
         name=f"floatscope-player-{next(_numbers)}",
-        about=f"{repr(trace).partition(', arrays')[0]})",
+        about=" · ".join(f"{repr(trace).partition(', arrays')[0]})" for trace in traces),
         styles=asset("components.css"),
         scripts=[asset("canvas.js"), asset("player.js")],
-        data=player_data([trace]),
+        data=player_data(traces, None),
     )

@@ -23,8 +23,34 @@ def summary_sentences(scores: pl.DataFrame, results: Mapping[str, Result], kinds
     main = own.filter(pl.col("task").eq_missing(task), (documents == 0) | documents.eq_missing(most))
     verdicts = results["drift"].tables.get("drift_verdicts") if "drift" in results else None
     far = () if verdicts is None else (_floating(verdicts), _direction(verdicts))
-    sentences = (_scores(scores, main, kinds), _gains(main, kinds), *far, _attention(results, kinds, not any(far)))
+    sentences = (
+        _meaning(main, verdicts, kinds),
+        _scores(scores, main, kinds),
+        _gains(main, kinds),
+        *far,
+        _attention(results, kinds, not any(far)),
+    )
     return tuple(sentence for sentence in sentences if sentence)
+
+
+def _meaning(main: pl.DataFrame, verdicts: pl.DataFrame | None, kinds: Mapping[str, str]) -> str:
+    """What the numbers below mean: whom documents help for sure, and in whom attention floats."""
+    gains = _known(main.filter(statistic="gain"), kinds)
+    helped = [row["model"] for row in gains if row["low"] > 0]
+    parts = []
+    if gains and len(helped) == len(gains):
+        parts.append("documents help every model" if len(gains) > 1 else f"documents help {helped[0]}")
+    elif gains:
+        told = f"documents help {_joined(helped)} for sure" if helped else "documents help no model for sure"
+        parts.append(told)
+    if verdicts is not None:
+        floats = verdicts.filter(claim="floating").drop_nulls("beside").group_by("model", maintain_order=True)
+        found = {str(model): set(part["verdict"]) for (model,), part in floats}
+        does = [model for model, words in found.items() if words == {"floating"}]
+        if does:
+            parts.append(f"attention floats in {_joined(does)} while it denoises")
+    text = ", and ".join(parts)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _scores(scores: pl.DataFrame, main: pl.DataFrame, kinds: Mapping[str, str]) -> str:

@@ -56,10 +56,9 @@ def write_tables(
         raise UserError(f"There is no table format {form!r}; known are {', '.join(FORMS)}.")
     if scores.is_empty():
         raise UserError("The run has no results yet: there is nothing to make a table of.")
-    # names come from files of other people: none may steer a terminal, nor be a formula in a spreadsheet
-    scores = scores.with_columns(pl.col(pl.String).str.replace_all(r"\p{Cc}", "\N{REPLACEMENT CHARACTER}"))
+    scores = plain(scores, formulas=form != "csv")
     if form == "csv":
-        return scores.with_columns(pl.col(pl.String).str.replace("^[=+@-]", "'$0")).write_csv()
+        return scores.write_csv()
     own, stressed = scores.filter(stressor="documents"), scores.filter(pl.col("stressor") != "documents")
     tables = (
         headline(own, notes["documents"]),
@@ -70,7 +69,7 @@ def write_tables(
         outcomes(stressed),
         readings(stressed, rules),
     )
-    write = _markdown if form == "markdown" else _latex
+    write = markdown if form == "markdown" else _latex
     return "\n".join(write(table) for table in tables if table.rows)
 
 
@@ -195,7 +194,14 @@ def _chance(p: float | None) -> str:
     return f"{p:.2g}" if p >= 0.001 else "< 0.001"
 
 
-def _markdown(table: Table) -> str:
+def plain(table: pl.DataFrame, formulas: bool = True) -> pl.DataFrame:
+    """Texts come from files of other people: none may steer a terminal, nor be a formula in a spreadsheet."""
+    table = table.with_columns(pl.col(pl.String).str.replace_all(r"\p{Cc}", "\N{REPLACEMENT CHARACTER}"))
+    return table if formulas else table.with_columns(pl.col(pl.String).str.replace("^[=+@-]", "'$0"))
+
+
+def markdown(table: Table) -> str:
+    """A table with pipes, its title above and its notes below."""
     lines = [f"**{table.title}**", "", _pipes(table.columns), _pipes(["---"] * len(table.columns))]
     lines += [_pipes(row) for row in table.rows]
     return "\n".join([*lines, "", *(f"{note}\n" for note in table.notes)])

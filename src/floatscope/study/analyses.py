@@ -34,7 +34,9 @@ def run_analyses(run: Run, notify: Callable[[str, int, int], None]) -> None:
     names = run.study.analyses
     if not names:
         return
-    own, untrained, null = (TraceFiles(run.traces(control=control)) for control in ("", UNTRAINED, NULL_QUERY))
+    own, untrained, null = (
+        TraceFiles(run.traces(control=control, planned=True)) for control in ("", UNTRAINED, NULL_QUERY)
+    )
     key = _key(run, (own, untrained, null))
     known = _read_listing(run)
     if known.get("key") == key and not any(_damaged(run, name, about) for name, about in known["analyses"].items()):

@@ -20,17 +20,19 @@ from floatscope.decoding import Generation, Sampler, generate
 from floatscope.errors import UserError
 from floatscope.models.family import Family
 from floatscope.models.likelihood import Pair, log_likelihoods, replayed
+from floatscope.models.loading import locate
 from floatscope.models.model import Model
 from floatscope.qa.gaps import build_gap, score_gap
 from floatscope.qa.metrics import mentions, score
 from floatscope.qa.prompts import build_prompt
 from floatscope.qa.templates import Template, read_template
-from floatscope.study.plan import NULL_QUERY, ModelPlan, Study
+from floatscope.study.plan import NULL_QUERY, UNTRAINED, ModelPlan, Study
 from floatscope.study.store import TRACES, Row
-from floatscope.study.units import Job
+from floatscope.study.units import Job, Unit
 from floatscope.traces import Trace
 from floatscope.tracing import trace
 
+BEFORE_FORK = "before the fork"
 NULL_QUESTION = "N/A"  # content-free, as QRHead (2025) has it
 
 
@@ -164,16 +166,23 @@ def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]
                 "condition": row.unit.condition,
                 "labels": dict(row.labels),
                 "control": row.unit.control,
+                "control_name": _control_name(study, row.unit),
                 "control_of": row.unit.model,
                 "question": row.question,
                 "answers": list(row.answers),
                 "prediction": row.prediction,
                 "accuracy": row.scores.get("accuracy"),
             }
-            answers.append((row, dataclasses.replace(one, metadata=metadata)))
+            answers.append((row, dataclasses.replace(one, metadata=dict(one.metadata) | metadata)))
         else:
             answers.append((row, None))
     return answers
+
+
+def _control_name(study: Study, unit: Unit) -> str:
+    """What a control is called for people: that of a fork is its parent, which is not untrained at all."""
+    source = next((plan.source for plan in study.models if plan.name == unit.model), "")
+    return BEFORE_FORK if unit.control == UNTRAINED and locate(source).fork is not None else unit.control
 
 
 def _attributed(study: Study, prepared: Prepared, case: Case, prediction: str) -> dict[str, Any]:

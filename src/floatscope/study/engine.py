@@ -250,10 +250,19 @@ def batches(sizes: Sequence[Size], most: int) -> list[list[Size]]:
 
 
 def run_shares(
-    study: Study, folder: Path, jobs: Sequence[Job], missing: set[Unit], done: Done, division: Division
+    study: Study,
+    folder: Path,
+    jobs: Sequence[Job],
+    missing: set[Unit],
+    done: Done,
+    division: Division,
+    also: frozenset[Unit] = frozenset(),
 ) -> None:
     """Run all that is missing of a share: here, or in the study's number of processes while this one commits what they
-    send."""
+    send.
+
+    also: as `plan_jobs` has it, since a worker plans for itself.
+    """
     if study.workers == 1 or not missing:
         run_share(study, folder, jobs, missing, done, division.share - 1, division.of)
         return
@@ -267,7 +276,7 @@ def run_shares(
         for worker in range(study.workers):
             ours, theirs = context.Pipe(duplex=False)
             share = division.share - 1 + division.of * worker  # a share has the same batches with any number of workers
-            work = (study, folder, missing, share, division.of * study.workers, threads, theirs)
+            work = (study, folder, missing, also, share, division.of * study.workers, threads, theirs)
             process = context.Process(target=_work, args=work, daemon=True)
             with keyboard_ignored():
                 process.start()
@@ -322,7 +331,16 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _work(study: Study, folder: Path, missing: set[Unit], share: int, of: int, threads: int, pipe: Connection) -> None:
+def _work(
+    study: Study,
+    folder: Path,
+    missing: set[Unit],
+    also: frozenset[Unit],
+    share: int,
+    of: int,
+    threads: int,
+    pipe: Connection,
+) -> None:
     """A worker: plans as the first process did, and runs its own batches."""
     import torch
 
@@ -331,16 +349,17 @@ def _work(study: Study, folder: Path, missing: set[Unit], share: int, of: int, t
     torch.set_num_threads(threads)
     with suppress(BrokenPipeError):  # the first process is gone
         try:
-            run_share(study, folder, quiet_plan(study), missing, lambda what, rows: pipe.send((what, rows)), share, of)
+            jobs = quiet_plan(study, also)
+            run_share(study, folder, jobs, missing, lambda what, rows: pipe.send((what, rows)), share, of)
             pipe.send(None)
         except (UserError, OSError) as error:
             pipe.send(str(error))
 
 
-def quiet_plan(study: Study) -> list[Job]:
+def quiet_plan(study: Study, also: frozenset[Unit] = frozenset()) -> list[Job]:
     """The full plan, in a process beside the first, which has told of its tasks."""
     with warnings.catch_warnings(action="ignore"):
-        return plan_jobs(study, [load_task(study, plan) for plan in study.tasks])
+        return plan_jobs(study, [load_task(study, plan) for plan in study.tasks], also)
 
 
 def cores() -> int:

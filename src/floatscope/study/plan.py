@@ -229,6 +229,9 @@ class Study:
     study.toml does not say it, since it changes no result."""
     traces: int = 0
     """Traces to keep of each model, task and condition, where a condition says nothing else."""
+    trace_wrong: int = 0
+    """Traces to keep beside these, chosen by the answers: of each task and condition so many samples that a model got
+    wrong and as many right ones, under every model; analyses leave them out."""
     keep: Literal["compact", "rollout", "groups", "heads"] = "compact"
     """How much a trace holds."""
     controls: tuple[str, ...] = CONTROL_PASSES
@@ -257,7 +260,7 @@ class Study:
             raise Mistake(
                 'A study needs conditions, such as stressor = "documents" with values = [0, 5].', "conditions"
             )
-        _check_least(self, "The study", seed=0, limit=1, slots=1, steps=1, batch=1, workers=1, traces=0)
+        _check_least(self, "The study", seed=0, limit=1, slots=1, steps=1, batch=1, workers=1, traces=0, trace_wrong=0)
         _check_names(self.controls, CONTROL_PASSES, "control", "controls")
         if "all" in self.analyses:
             object.__setattr__(self, "analyses", tuple(ANALYSES))

@@ -35,7 +35,15 @@ Task = tuple[int, int]
 """A load of a model by its place in the plan, and one of its batches."""
 
 
-def run(study: Study, folder: Path, jobs: Sequence[Job], missing: set[Unit], done: Done, division: Division) -> None:
+def run(
+    study: Study,
+    folder: Path,
+    jobs: Sequence[Job],
+    missing: set[Unit],
+    done: Done,
+    division: Division,
+    also: frozenset[Unit] = frozenset(),
+) -> None:
     """Run all that is missing of a share on a Ray cluster, and write down what its actors send."""
     if not missing:
         return
@@ -59,7 +67,7 @@ def run(study: Study, folder: Path, jobs: Sequence[Job], missing: set[Unit], don
     try:
         _refuse_too_few(ray.cluster_resources(), study.workers, threads, division.gpus)
         actor = ray.remote(num_cpus=threads, num_gpus=division.gpus, max_restarts=0)(Holder)
-        crew = _Crew(actor, (study, ray.put(missing), threads, os.getcwd()))
+        crew = _Crew(actor, (study, ray.put(missing), threads, os.getcwd(), also))
         names = [loading.name for loading in loadings(study, jobs)]
         for place, answers in crew.run(list(_tasks(study, jobs, missing, division)), study.workers):
             if answers:
@@ -152,21 +160,23 @@ class _Crew:
 class Holder:
     """An actor: plans as the first process did, and holds the model of the batch that it runs."""
 
-    def __init__(self, study: Study, missing: set[Unit], threads: int, folder: str) -> None:
+    def __init__(
+        self, study: Study, missing: set[Unit], threads: int, folder: str, also: frozenset[Unit] = frozenset()
+    ) -> None:
         import torch
 
         plain_warnings()
         torch.set_num_threads(threads)
         if os.path.isdir(folder):
             os.chdir(folder)  # paths of a study are seen from where it is started
-        self.study, self.missing = study, missing
+        self.study, self.missing, self.also = study, missing, also
         self.place, self.jobs, self.loaded = -1, None, None
 
     def run(self, place: int, number: int) -> tuple[list[Answer] | str, str]:
         """The answers of a batch, or a sentence that stops the run; and a warning, or nothing."""
         try:
             if self.jobs is None:
-                self.jobs = quiet_plan(self.study)
+                self.jobs = quiet_plan(self.study, self.also)
             if self.loaded is None or place != self.place:
                 self.loaded = None  # before the next one is loaded: there may be room for one
                 self.loaded = Loaded(self.study, loadings(self.study, self.jobs)[place], self.missing)

@@ -12,7 +12,8 @@ from floatscope.report.page import Content, build_page
 from floatscope.report.sentences import summary_sentences
 from floatscope.report.tables import write_tables
 from floatscope.study.analyses import missing_analyses
-from floatscope.study.plan import DOCUMENTS, UNTRAINED
+from floatscope.study.failures import unit_frame
+from floatscope.study.plan import UNTRAINED
 from floatscope.study.scores import score_frame, table_notes
 from floatscope.study.store import STUDY_FILE, Run
 from floatscope.traces import Trace
@@ -61,6 +62,7 @@ def gather(run: Run, results: Mapping[str, Result]) -> Content:
         models=ordered_models([model.name for model in run.study.models], kinds),
         scores=scores,
         notes=table_notes(rows)["documents"],
+        units=unit_frame(run),
         rules=run.study.rules,
         traces=tuple(_player_traces(run, rows)),
         results=results,
@@ -77,19 +79,13 @@ def ordered_models(names: Sequence[str], kinds: Mapping[str, str]) -> tuple[str,
 
 
 def _player_traces(run: Run, rows: pl.DataFrame) -> Iterable[Trace]:
-    """Traces, trained and untrained, of passages in their first order, with their slots at every place; and of one
-    condition of the questions: the one with most documents that has any."""
+    """Traces, trained and untrained: of passages in their first order, with their slots at every place, and of the
+    questions under every condition, so that each traced answer of the list can be opened."""
     import polars as pl
 
     known = rows.drop_nulls("trace").filter(pl.col("control").is_in(["", UNTRAINED]))
     passages, questions = known.filter(stressor="passage"), known.filter(pl.col("stressor") != "passage")
     if passages.height:
         passages = passages.filter(order=passages["order"][0])
-    if questions.height:
-        numbered, count = pl.col("stressor") == DOCUMENTS, pl.col(DOCUMENTS)
-        own = count.fill_null(999) + 1000  # null: a sample's own
-        rank = pl.when(numbered).then(own).otherwise(count.fill_null(-1))
-        most = questions.sort(rank, descending=True, maintain_order=True)["condition"][0]
-        questions = questions.filter(condition=most)
     for path in (*passages["trace"], *questions["trace"]):
         yield Trace.load(run.folder / path)

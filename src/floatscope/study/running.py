@@ -15,6 +15,7 @@ from floatscope.files import file_hash, replace_sealed, replace_text
 from floatscope.study.analyses import TABLES, run_analyses
 from floatscope.study.division import ENGINES, FINISHED, SHARES, WHOLE, Division
 from floatscope.study.engine import loadings, missing_units, run_guesses
+from floatscope.study.failures import units_to_trace
 from floatscope.study.plan import Study, read_study, write_study
 from floatscope.study.store import (
     LOCK,
@@ -26,6 +27,7 @@ from floatscope.study.store import (
     describe_model,
     describe_run,
     read_manifest,
+    read_rows,
     refuse_changes,
 )
 from floatscope.study.units import Job, LoadedTask, Unit, load_task, plan_jobs
@@ -61,6 +63,11 @@ def run_study(
     """
     folder = Path(folder).expanduser()
     if division.of > 1:
+        if study.trace_wrong:
+            raise UserError(
+                "Which answers are wrong is known when all are there: run and merge shares without trace_wrong, then "
+                "the study with it in the same folder, without a share."
+            )
         refuse_other_shares(folder, division.of)
     folder = division.folder(folder)
     refuse_other_study(study, folder)
@@ -68,28 +75,39 @@ def run_study(
         notify("reading tasks", 0, 0)
         tasks = [load_task(study, plan) for plan in study.tasks]
         jobs = plan_jobs(study, tasks)
-        missing = _begin(study, store, tasks, jobs, retry)
-        done_before = done = len(jobs) - len(missing)
-        total = -(-len(jobs) // division.of)  # of a share about so many
+        done = 0
 
         def commit(what: str, rows: list[Row]) -> None:
             nonlocal done
             store.put(rows)
             done += len(rows)
-            notify(what, done, max(done, total))
+            notify(what, done, max(done, -(-len(jobs) // division.of)))  # of a share about so many
 
-        if division.share == 1:
-            for rows in run_guesses(study, jobs, missing):
-                commit("guesses", rows)
+        def run_missing(planned: Sequence[Job], also: frozenset[Unit] = frozenset()) -> int:
+            """Run what is missing of a plan, which has these units traced too; how many units were there."""
+            nonlocal done
+            missing = _begin(study, store, tasks, jobs, planned, retry and not also)
+            done = before = len(planned) - len(missing)
+            if division.share == 1:
+                for rows in run_guesses(study, planned, missing):
+                    commit("guesses", rows)
+            ENGINES.named(division.engine).run(study, folder, planned, missing, commit, division, also)
+            return before
+
         (folder / FINISHED).unlink(missing_ok=True)
-        ENGINES.named(division.engine).run(study, folder, jobs, missing, commit, division)
+        done_before = run_missing(jobs)
+        done_now = done - done_before
+        if study.trace_wrong:  # which answers are wrong is known now
+            also = units_to_trace(jobs, read_rows(folder), tasks, study.trace_wrong)
+            done_now -= run_missing(plan_jobs(study, tasks, also), also)
+            done_now += done
         run = Run(folder, study)
         if division.of > 1:
             replace_text(folder / FINISHED, "")
         else:
             finish(run, notify)
     units = len(jobs) if division.of == 1 else done
-    return Outcome(run, units, done - done_before, int(run.results()["error"].is_not_null().sum()), store.damaged)
+    return Outcome(run, units, done_now, int(run.results()["error"].is_not_null().sum()), store.damaged)
 
 
 def finish(run: Run, notify: Notify) -> None:
@@ -100,8 +118,15 @@ def finish(run: Run, notify: Notify) -> None:
     run_analyses(run, notify)
 
 
-def _begin(study: Study, store: Store, tasks: Sequence[LoadedTask], jobs: Sequence[Job], retry: bool) -> set[Unit]:
-    """Write what the run is made of, unless that changed since it began; the units that are missing."""
+def _begin(
+    study: Study,
+    store: Store,
+    tasks: Sequence[LoadedTask],
+    jobs: Sequence[Job],
+    planned: Sequence[Job],
+    retry: bool,
+) -> set[Unit]:
+    """Write what the run is made of, unless that changed since it began; the units of a plan that are missing."""
     folder = store.folder
     manifest = describe_run(study, {task.plan.name: task.about for task in tasks}, len(jobs))
     if (folder / STUDY_FILE).is_file() and not (folder / MANIFEST).is_file() and store.done():
@@ -112,8 +137,8 @@ def _begin(study: Study, store: Store, tasks: Sequence[LoadedTask], jobs: Sequen
     manifest["models"] = dict(before.get("models", {}))
     if retry:
         store.forget_failed()
-    missing = missing_units(jobs, store.done(), folder)
-    for plan in dict.fromkeys(loading.plan for loading in loadings(study, jobs) if loading.lacks(missing)):
+    missing = missing_units(planned, store.done(), folder)
+    for plan in dict.fromkeys(loading.plan for loading in loadings(study, planned) if loading.lacks(missing)):
         about = {plan.name: describe_model(plan)}
         refuse_changes(manifest, {"models": about}, "models")
         manifest["models"] |= about

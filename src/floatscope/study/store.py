@@ -287,6 +287,7 @@ class Run:
         metrics = (*METRICS, *(PASSAGE_METRICS if any(task.is_passages for task in study.tasks) else ()))
         metrics += OUTCOMES if any(condition.draws is not None for _, condition in cells) else ()
         rest = dict.fromkeys(("sample", "control", "question"), pl.String) | {"answers": pl.List(pl.String)}
+        rest["number"] = pl.Int64
         metrics += SIGNALS if any(condition.attribution for _, condition in cells) else ()
         rest |= {"prediction": pl.String} | dict.fromkeys(metrics, pl.Float64)
         rest |= dict.fromkeys(("prompt_tokens", "steps", "cut"), pl.Int64)
@@ -338,13 +339,25 @@ class Run:
         condition: str | None = None,
         sample: str | None = None,
         control: str | None = "",
+        planned: bool = False,
     ) -> list[Path]:
-        """Paths of kept traces, in the order of the results; `control=None` gives controls too."""
+        """Paths of kept traces, in the order of the results; `control=None` gives controls too.
+
+        planned: without those that were chosen by their answers (`trace_wrong`), which would bias a mean.
+        """
+        import polars as pl
+
         wanted = {"model": model, "task": task, "condition": condition, "sample": sample, "control": control}
         found = self.results()
         for name, value in wanted.items():
             if value is not None:
                 found = found.filter(found[name] == value)
+        if planned:
+            cells = (cell for plan in self.study.tasks for cell in self.study.cells(plan))
+            first = {(cell.task.name, cell.condition.name): cell.traces for cell in cells}
+            places = found.select("task", "condition", "number").iter_rows()
+            known = [number < first[name, condition] for name, condition, number in places]
+            found = found.filter(pl.Series(known, dtype=pl.Boolean))
         return [self.folder / path for path in found["trace"].drop_nulls()]
 
 

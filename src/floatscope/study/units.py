@@ -10,7 +10,7 @@ import json
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,14 +94,17 @@ class Job:
         return repr(told) if any(told) else ""
 
 
-def plan_jobs(study: Study, tasks: Sequence[LoadedTask]) -> list[Job]:
-    """The full plan: guesses, then each model's units with its null queries, then its untrained passes."""
+def plan_jobs(study: Study, tasks: Sequence[LoadedTask], also: frozenset[Unit] = frozenset()) -> list[Job]:
+    """The full plan: guesses, then each model's units with its null queries, then its untrained passes.
+
+    also: units that are traced beside the first so many.
+    """
     jobs = [job for guess in GUESSES for job in _pass(study, tasks, guess, GUESS)]
     for model in study.models:
         jobs += _pass(study, tasks, model.name, "")
         jobs += [job for control in (NULL_QUERY, UNTRAINED) if control in study.controls
                  for job in _pass(study, tasks, model.name, control)]  # fmt: skip
-    return jobs
+    return [replace(job, traced=True) if job.unit in also else job for job in jobs]
 
 
 def _pass(study: Study, tasks: Sequence[LoadedTask], model: str, control: str) -> list[Job]:

@@ -34,7 +34,7 @@ class TraceArray:
     bytes: int = 2
     """What it costs: bytes per number in a file."""
     maker: str = "probe"
-    """Who makes it: the probe, or the sampler's steps."""
+    """Who makes it: the probe, the sampler's steps, or the logits."""
 
     @property
     def whole(self) -> bool:
@@ -47,6 +47,7 @@ def _row(axes: str, meaning: str, keep: str = "compact", bytes: int = 2, maker: 
 
 
 _BY_TOKEN, _BY_HEAD, _BY_COMMIT = "step layer token", "qk_step layer head token", "answer layer head"
+_BY_CANDIDATE = "step answer candidate"
 ARRAYS: Registry[TraceArray] = Registry(
     "array",
     {
@@ -78,6 +79,15 @@ ARRAYS: Registry[TraceArray] = Registry(
         "commit_rollout": _row("answer layer column", "the same of the row that filled the slot", "rollout"),
         "tokens": _row("step answer", "token of each slot as the step's forward saw it", bytes=8, maker="steps"),
         "state": _row("step answer", "0 where the slot was masked in that forward, else 1", bytes=1, maker="steps"),
+        "candidate_tokens": _row(
+            _BY_CANDIDATE, "likeliest tokens of an open slot; -1: not open", bytes=4, maker="logits"
+        ),
+        "candidate_probability": _row(_BY_CANDIDATE, "their probabilities; -1: not open", maker="logits"),
+        "candidate_margin": _row("step answer", "first probability minus the second; -1: not open", maker="logits"),
+        "candidate_entropy": _row("step answer", "entropy of all tokens in nats; -1: not open", maker="logits"),
+        "candidate_kl": _row(
+            "step answer", "KL in nats to the step before; -1: it did not score the slot", maker="logits"
+        ),
         "computed": _row("step bound", "first and one past the last row of the forward", bytes=4),
         "layer_index": _row("layer", "which layer of the model each entry is", bytes=4),
         "group_attention": _row("step layer group token", "sums over the group's rows, head mean", "groups"),

@@ -60,6 +60,21 @@
     if (sample.slots && other?.kind === "arm") find("other").value = ""; // it writes at the end only
   }
 
+  // What was typed outlives a reload of the page, not its tab.
+  function keepForm() {
+    sessionStorage.setItem("floatscope-form", JSON.stringify(request()));
+  }
+
+  function restoreForm() {
+    const kept = JSON.parse(sessionStorage.getItem("floatscope-form"));
+    if (!kept) return;
+    takeSample(kept);
+    const known = (name) => setup.models.some((model) => model.name === name);
+    if (known(kept.models[0])) find("model").value = kept.models[0];
+    find("other").value = known(kept.models[1]) ? kept.models[1] : "";
+    for (const name of ["steps", "seed"]) find(name).value = kept[name];
+  }
+
   function fillForm() {
     const { limits, models, samples } = setup;
     const all = samples.flatMap((group) => group.samples);
@@ -80,8 +95,10 @@
     find("model").addEventListener("change", offerOthers);
     find("add").addEventListener("click", () => addDocument().querySelector(".title").focus());
     takeSample(all[0]);
+    restoreForm();
     offerOthers();
     find("fields").disabled = false;
+    for (const name of ["input", "change", "click"]) find("form").addEventListener(name, keepForm);
   }
 
   // What a second run hides
@@ -259,6 +276,14 @@
       if (this.layerChosen) return;
       this.layerChosen = true;
       player.goLayer(player.tellingLayer());
+    }
+
+    // The trace of a run as a file, to be saved.
+    trace({ file, data }) {
+      this.tools ||= floatscope.filmTools(player);
+      const button = make("button", "", this.tools, file);
+      button.type = "button";
+      button.addEventListener("click", () => floatscope.saveBytes(file, data));
     }
 
     done() {

@@ -4,9 +4,20 @@
   const floatscope = (window.floatscope = window.floatscope || {});
   if (floatscope.Player) return;
 
-  const { make, percent, Run, Panel } = floatscope;
+  const { make, Run, Panel } = floatscope;
   const STEP_TIME = 900;
+  const SINK = 4; // so many times as much as any other token receives, a token hides the others: it is left out at first
+  const VIEWS = { all: "all rows", answer: "the answer", masked: "masked slots", slot: "this slot" };
+  const SCALES = { root: "square root", linear: "linear", rank: "rank" };
   const KEYS = { "play or pause": ["space"], step: ["←", "→"], layer: ["↑", "↓"], "first and last step": ["home", "end"] };
+
+  // How the models did on a sample, in a word.
+  function verdicts(sample) {
+    const known = sample.runs.map((run) => run.data).filter((data) => !data.control && (data.correct === true || data.correct === false));
+    const wrong = known.filter((data) => !data.correct).map((data) => data.model);
+    if (!known.length) return "";
+    return wrong.length ? ` ✗ ${wrong.length === known.length ? "all" : wrong.join(", ")}` : " ✓";
+  }
 
   class Player {
     constructor(root, data) {
@@ -16,6 +27,7 @@
       this.step = 0;
       this.layer = 0;
       this.control = false;
+      this.look = { view: "all", slot: null, head: 0 };
       this.pointed = null;
       root.classList.add("floatscope", "fs-player");
       root.tabIndex = 0;
@@ -24,6 +36,8 @@
       this.build();
       this.openSample(0);
       this.goLayer(this.tellingLayer());
+      this.leaveBox.checked = this.hasSink();
+      this.show();
       root.addEventListener("keydown", (event) => this.key(event));
       this.watch = new ResizeObserver(() => this.show());
       this.watch.observe(this.columns);
@@ -38,15 +52,23 @@
       this.button.addEventListener("click", () => this.toggle());
       this.stepSlider = this.slider("step", "Denoising step", (value) => this.go(value));
       this.layerSlider = this.slider("layer", "Layer", (value) => this.goLayer(value));
-      this.switch = make("label", "fs-switch", this.bar);
+      this.now = make("div", "fs-now", this.bar);
+      this.options = make("div", "fs-options", this.root);
+      this.viewPicker = this.chooser("seen from", VIEWS, (view) => this.see({ view }));
+      this.headPicker = this.chooser("heads", { 0: "mean" }, (head) => this.see({ head: Number(head) }));
+      this.scalePicker = this.chooser("shade", SCALES, () => this.show());
+      const leave = make("label", "fs-chooser", this.options);
+      this.leaveBox = make("input", "fs-leave", leave);
+      this.leaveBox.type = "checkbox";
+      this.leaveBox.addEventListener("change", () => this.show());
+      leave.append(" leave the strongest out");
+      this.switch = make("label", "fs-switch", this.options);
       this.switchBox = make("input", "", this.switch);
       this.switchBox.type = "checkbox";
-      this.switch.append(" untrained control");
+      this.switchName = make("span", "", this.switch);
       this.switchBox.addEventListener("change", () => this.setControl(this.switchBox.checked));
       this.legend = make("div", "fs-legend", this.root);
-      make("span", "", this.legend, "shade: attention received, 0 %");
-      make("span", "fs-ramp", this.legend).setAttribute("aria-hidden", "true");
-      this.peak = make("span", "fs-peak", this.legend);
+      make("span", "", this.legend, "shade: attention received; click a slot of the answer to see what it read");
       const anchor = make("span", "fs-key", this.legend);
       make("span", "fs-token fs-anchor", anchor, "outlined");
       anchor.append(" anchor: mean + 3 standard deviations");
@@ -69,6 +91,54 @@
       this.live.setAttribute("aria-live", "polite");
       this.panels = [];
       this.paintButton();
+    }
+
+    chooser(name, options, change) {
+      const label = make("label", "fs-chooser", this.options, `${name} `);
+      const select = make("select", "", label);
+      select.setAttribute("aria-label", name);
+      for (const [value, text] of Object.entries(options)) make("option", "", select, text).value = value;
+      select.addEventListener("change", () => change(select.value));
+      return select;
+    }
+
+    // From which rows the page looks: {view, slot, head}, those that change.
+    see(change) {
+      Object.assign(this.look, change);
+      if (this.look.view === "slot" && this.look.slot === null) this.look.slot = 0;
+      this.show();
+    }
+
+    seeSlot(slot) {
+      const again = this.look.view === "slot" && this.look.slot === slot;
+      this.see({ view: again ? "all" : "slot", slot });
+    }
+
+    // Views and heads that some run has; a run without them shows what all rows look at.
+    offer(runs) {
+      for (const option of this.viewPicker.options) option.hidden = option.disabled = !runs.some((run) => run.has(option.value));
+      if (!runs.some((run) => run.has(this.look.view))) this.look.view = "all";
+      this.viewPicker.value = this.look.view;
+      this.viewPicker.parentElement.hidden = !runs.some((run) => ["answer", "masked", "slot"].some((view) => run.has(view)));
+      const heads = Math.max(0, ...runs.map((run) => run.data.commit?.heads || 0));
+      this.headPicker.parentElement.hidden = this.look.view !== "slot" || heads < 2;
+      if (this.headPicker.length !== Math.max(1, heads)) {
+        this.headPicker.replaceChildren();
+        for (let head = 0; head < Math.max(1, heads); head++) make("option", "", this.headPicker, head ? `head ${head - 1}` : "mean").value = head;
+      }
+      this.headPicker.value = this.look.head;
+    }
+
+    hasSink() {
+      return this.shown.some((_, place) => {
+        const run = this.run(place), layer = this.layerOf(run);
+        return run.last >= 0 && run.peak(layer) > SINK * run.peak(layer, undefined, run.strongest(layer));
+      });
+    }
+
+    // The place of a sample of a task under a condition; -1 where it was not traced.
+    find({ task, condition, id }) {
+      return this.samples.findIndex((one) => one.id === id && one.task === task && one.condition === condition);
     }
 
     slider(name, label, change) {
@@ -100,7 +170,11 @@
       const wanted = found.length ? found : choices.slice(0, 2);
       this.shown = wanted.map(([run]) => run);
       this.models = wanted.map(([, data]) => data.model);
-      this.switch.hidden = !this.samples[number].runs.some((run) => run.data.control === "untrained");
+      const control = this.samples[number].runs.find((run) => run.data.control === "untrained");
+      this.switch.hidden = !control;
+      this.switchName.textContent = ` ${control?.data.control_name || "untrained"} control`;
+      this.look.slot = null;
+      if (this.look.view === "slot") this.look.view = "all";
       while (this.panels.length > this.shown.length) this.panels.pop().root.remove();
       while (this.panels.length < this.shown.length) this.panels.push(new Panel(this, this.columns, this.panels.length));
       this.columns.dataset.count = this.shown.length;
@@ -126,7 +200,7 @@
         const several = new Set(this.samples.map((other) => other.condition)).size > 1;
         this.samples.forEach((other, number) => {
           const condition = several ? ` (${other.condition})` : "";
-          const option = make("option", "", picker, `${number + 1} of ${this.samples.length}: ${other.question}${condition}`);
+          const option = make("option", "", picker, `${number + 1} of ${this.samples.length}: ${other.question}${condition}${verdicts(other)}`);
           option.value = number;
           option.selected = number === this.sample;
         });
@@ -166,18 +240,30 @@
 
     show() {
       const runs = this.shown.map((_, place) => this.run(place));
-      const peak = Math.max(...runs.map((run) => run.peak(this.layerOf(run))));
+      this.offer(runs);
       this.stepSlider.input.value = this.step;
       this.stepSlider.output.textContent = `${this.step} / ${this.steps - 1}`;
       this.layerSlider.input.value = this.layer;
-      this.layerSlider.output.textContent = `${this.layer} / ${this.layers - 1}`;
-      this.peak.textContent = percent(peak);
+      const deepest = runs.find((run) => run.data.layers === this.layers);
+      this.layerSlider.output.textContent = `${deepest.layerName(this.layer)} / ${deepest.layerName(this.layers - 1)}`;
       this.changes.hidden = !runs.some((run) => run.history);
       this.panels.forEach((panel, place) => {
-        panel.show(this.step, this.layerOf(runs[place]), peak);
+        const own = { ...this.look, view: runs[place].has(this.look.view) ? this.look.view : "all" };
+        panel.show(this.step, this.layerOf(runs[place]), own, this.scalePicker.value, this.leaveBox.checked);
         panel.read(this.pointed);
       });
+      this.paintNow();
       if (!this.timer) this.say();
+    }
+
+    // The answers as they stand, beside the sliders, which stay on the screen.
+    paintNow() {
+      this.now.replaceChildren(...this.panels.filter((panel) => panel.run.last >= 0).map((panel) => {
+        const line = make("span", "", null);
+        make("b", "", line, panel.run.data.model);
+        make("q", "", line, panel.run.answer(Math.min(this.step, panel.run.last)) || "…");
+        return line;
+      }));
     }
 
     // What a screen reader hears after a change; silent while playing.
@@ -226,10 +312,10 @@
       this.show();
     }
 
-    // A live run that has ended: its data as a trace gives them, with the steps of an ARM, which come all at once.
+    // A live run that has ended: its data as a trace gives them, with what only the end tells.
     finish(number, data) {
       const { runs } = this.samples[this.sample];
-      runs[number] = new Run({ ...data, steps: data.steps.length ? data.steps : runs[number].steps });
+      runs[number] = new Run(data);
       this.openRuns();
     }
 

@@ -1,0 +1,109 @@
+"""Failures: frames against the samples themselves, the second phase of traces, and what the verb prints and writes."""
+
+import polars as pl
+import pytest
+
+from floatscope.cli import app
+from floatscope.qa.metrics import standing
+from floatscope.qa.samples import Document
+from floatscope.study.failures import chosen, counts, unit_frame
+from floatscope.study.plan import Curve, ModelPlan, TaskPlan
+from floatscope.study.running import run_study
+from floatscope.study.store import Run
+from floatscope.study.units import load_task
+from tests.study.small_studies import small_study
+
+WRONG = 2
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    """The ARM alone with and without documents; without them it is wrong."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    run_study(made_study(), folder)
+    return Run(folder)
+
+
+def made_study(**changes):
+    settings = {
+        "models": (ModelPlan("twin-arm"), ModelPlan("twin-llada")),
+        "tasks": (TaskPlan("world:rag:3"),),
+        "conditions": (Curve("documents", "0,3"),),
+        "limit": 6,
+        "trace_wrong": WRONG,
+    }
+    return small_study(**settings | changes)
+
+
+def test_a_prediction_stands_where_its_words_stand_in_a_row():
+    texts = {"Uffizi": "In Florence.", "Prado": "It is in Madrid, the capital.", "": "x"}
+    documents = [Document(title, text) for title, text in texts.items()]
+    assert standing("the Capital", documents) == [2]
+    assert standing("Madrid capital", documents) == [2]  # articles and signs do not count, as in all scores
+    assert standing("Flo", documents) == [] and standing("Prado", documents) == [2]
+    assert standing("", documents) == [] and standing("in", documents) == [1, 2]
+
+
+def test_every_answer_has_its_documents_and_its_place(run):
+    frame = unit_frame(run)
+    assert frame.height == 2 * 2 * 6
+    task = load_task(run.study, run.study.tasks[0])
+    conditions = {cell.condition.name: cell.condition for cell in run.study.cells(run.study.tasks[0])}
+    samples = {sample.id: sample for sample in task.samples}
+    for row in frame.iter_rows(named=True):
+        shown = task.under(conditions[row["condition"]], samples[row["sample"]], run.study.seed)
+        assert row["gold"] == [place for place, one in enumerate(shown.documents, 1) if one.gold]
+        holds = [place for place, one in enumerate(shown.documents, 1) if row["prediction"].lower() in one.text.lower()]
+        assert row["stands_in"] == holds
+        if not shown.documents:
+            assert row["place"] is None
+        else:
+            expected = "gold" if set(holds) & set(row["gold"]) else "another document" if holds else "nowhere"
+            assert row["place"] == expected
+    told = counts(frame)
+    assert told["answers"].to_list() == [6] * 4
+    for row in told.iter_rows(named=True):
+        own = frame.filter(model=row["model"], condition=row["condition"])
+        assert row["wrong"] == own.filter(pl.col("accuracy") == 0).height == chosen(own, "wrong").height
+
+
+def test_failing_samples_are_traced_beside_right_ones_under_every_model(run):
+    rows = run.results().filter(control="")
+    for (condition,), part in rows.group_by(["condition"]):
+        wrong = part.group_by("sample", maintain_order=True).agg((pl.col("accuracy") == 0).sum())
+        traced = part.drop_nulls("trace")
+        per_sample = traced.group_by("sample").len()
+        assert (per_sample["len"] == 2).all(), "both models"
+        failing = wrong.filter(pl.col("accuracy") > 0)["sample"].to_list()[:WRONG]
+        assert set(failing) <= set(per_sample["sample"])
+        others = wrong.filter(~pl.col("sample").is_in(failing), pl.col("accuracy") < 2)
+        assert per_sample.height == len(failing) + min(len(failing), others.height), condition
+    assert run.traces() and not run.traces(planned=True)  # chosen by their answers: no analysis takes them
+    again = run_study(made_study(), run.folder)
+    assert again.done_now == 0
+
+
+def test_the_chosen_ones_are_the_same_by_several_processes_and_when_asked_for_later(run, tmp_path):
+    run_study(made_study(trace_wrong=0), tmp_path / "later")
+    run_study(made_study(workers=2), tmp_path / "later")
+    later = Run(tmp_path / "later")
+    assert [path.name for path in later.traces()] == [path.name for path in run.traces()]
+    for name in ("prediction", "accuracy"):
+        assert later.results()[name].to_list() == run.results()[name].to_list()
+
+
+def test_the_verb_prints_counts_and_answers_and_writes_files(run, tmp_path, capsys):
+    frame = unit_frame(run)
+
+    def call(*words: str) -> str:
+        app(["failures", str(run.folder), *words], exit_on_error=False, print_error=False, result_action="return_value")
+        return capsys.readouterr().out
+
+    text = call()
+    for row in chosen(frame, "wrong").iter_rows(named=True):
+        assert row["question"] in text
+    assert "| rag | documents/0 | twin-arm | 6 | 6 |" in text
+    call("--which", "all", "--model", "twin-arm", "--out", str(tmp_path / "f.parquet"))
+    assert pl.read_parquet(tmp_path / "f.parquet").equals(frame.filter(model="twin-arm"))
+    call("--which", "all", "--out", str(tmp_path / "f.csv"))
+    assert pl.read_csv(tmp_path / "f.csv")["prediction"].to_list() == frame["prediction"].to_list()
