@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test quick fuzz bench lint
+.PHONY: demo test quick fuzz faults bench lint
 demo: $(INSTALLED)
 	$(BIN)/floatscope study demo --out runs/demo
 	@echo runs/demo/report.html
@@ -16,6 +16,9 @@ quick: $(INSTALLED)
 
 fuzz: $(INSTALLED)
 	$(BIN)/python -m tests.fuzz
+
+faults: $(INSTALLED)
+	$(BIN)/python -m tests.faults
 
 # Other tools go into an environment of their own: they want versions of their own.
 bench: $(INSTALLED)

@@ -141,13 +141,36 @@ def test_a_limit_makes_studies_smaller_and_never_larger(monkeypatch, capsys, tmp
         assert f"at most {5 * samples} units" in shown  # closed-book, oracle, 0 and 3 documents, noise
 
 
-def test_dry_run_counts_units_and_times_them(monkeypatch, capsys, tmp_path, study_file):
+def test_dry_run_counts_units_and_estimate_says_what_they_take(monkeypatch, capsys, tmp_path, study_file):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
     code, shown, _ = run(monkeypatch, capsys, "study", study_file, "--dry-run")
     # 3 samples under closed-book, oracle, 0 and 3 documents and noise, 2 null queries; 2 untrained
-    assert code == 0
+    assert code == 0 and "hours" not in shown
     assert [line.split("│")[2].strip() for line in shown.splitlines() if "│" in line] == ["17", "2", "19"]
+    code, shown, _ = run(monkeypatch, capsys, "study", study_file, "--estimate")
+    assert code == 0 and "are arithmetic (bfloat16 at 40% of the peak), not measured" in shown and "A100: " in shown
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    assert [row[1] for row in rows] == ["17", "2", "19"] and all(len(row) == 7 for row in rows)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_shares_are_run_and_merged_by_their_verbs(monkeypatch, capsys, tmp_path):
+    asked = (*ASKED, "--documents", "0", "--out", tmp_path / "run")
+    code, shown, told = run(monkeypatch, capsys, "evaluate", *asked, "--share", "1/2")
+    assert code == 0 and shown == "" and f"after all 2 shares: floatscope merge {tmp_path}/run" in told
+    code, _, told = run(monkeypatch, capsys, "merge", tmp_path / "run")
+    assert code == 2 and "1 of the 2 shares" in told and "are not finished (2-of-2)" in told
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "2")
+    assert run(monkeypatch, capsys, "evaluate", *asked, "--share", "slurm")[0] == 0
+    code, merged, _ = run(monkeypatch, capsys, "merge", tmp_path / "run")
+    _, alone, _ = run(monkeypatch, capsys, "evaluate", *asked[:-1], tmp_path / "alone")
+    assert code == 0 and merged == alone and (tmp_path / "run" / "report.html").is_file()
+    code, script, _ = run(monkeypatch, capsys, "submit", "demo", "--shares", 4, "--partition", "gpu", "--dry-run")
+    assert code == 0 and "#SBATCH --array=0-3%4" in script and "#SBATCH --partition=gpu" in script
+    code, _, told = run(monkeypatch, capsys, "evaluate", *asked, "--share", "3/2")
+    assert code == 2 and "shares are counted from 1" in told
 
 
 @pytest.mark.slow

@@ -1,13 +1,11 @@
 """What a study lacks is said before it runs, from this machine alone."""
 
-import dataclasses
 import json
 
 import pytest
 
-from floatscope.study.checking import check_study, estimate
+from floatscope.study.checking import check_study
 from floatscope.study.plan import Curve, ModelPlan, PromptPlan, TaskPlan
-from floatscope.study.running import run_study
 from tests.study.small_studies import small_study
 from tests.tiny_models import tiny_model
 
@@ -65,19 +63,3 @@ def test_data_and_templates_that_are_missing_or_wrong(tmp_path):
     assert "line 2" in found["task wrong"]
     assert "No sample fits the condition 'documents/3'" in found["task bare"]
     assert "mine.txt" in found["prompt"]
-
-
-def test_an_estimate_scales_the_time_of_a_middle_batch_to_all_of_them(tmp_path, monkeypatch):
-    """Loading takes 10 seconds here, a batch 2, and both workers share the batches. A batch's size is its tokens."""
-    study = small_study(
-        models=(ModelPlan("twin-arm"),), tasks=(TaskPlan("world:rag:3"),), conditions=(Curve("documents", "0,3"),),
-        limit=5, batch=4, workers=2, controls=(),
-    )  # fmt: skip
-    one = dataclasses.replace(study, workers=1)
-    tokens = sorted(run_study(one, tmp_path).run.results().filter(control="")["prompt_tokens"])
-    sizes = [4 * (tokens[3] + 4), 4 * (tokens[7] + 4), 2 * (tokens[9] + 4)]
-    clock = iter([0, 10, 20, 22])
-    monkeypatch.setattr("floatscope.study.checking.time.perf_counter", lambda: next(clock))
-    (found,) = estimate(study)
-    assert (found.name, found.units, found.batches) == ("twin-arm", 10, 3)
-    assert found.seconds == pytest.approx(10 + 2 * sum(sizes) / sizes[1] / 2)

@@ -122,7 +122,7 @@ def test_what_is_left_is_run_in_the_batches_of_the_full_plan(tmp_path, begun):
             )
     database.close()
     assert run_study(study, tmp_path).done_now == 4
-    assert begun == [[batch[1]] for batch in whole[:4]]
+    assert begun == whole[:4]  # each whole, so that its samples have the numbers that they had
 
 
 def test_a_prompt_is_built_once_unless_memory_is_short(tmp_path, begun, built, monkeypatch):
@@ -216,13 +216,11 @@ def test_a_sentence_of_a_worker_stops_the_run(tmp_path):
         run_study(study, tmp_path / "run")
 
 
-def test_a_trace_that_was_moved_away_is_made_again_to_the_same_values(outcome, tmp_path):
+def test_a_trace_that_was_moved_away_is_made_again_to_the_same_bytes(outcome, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(outcome.run.folder, folder)
     path = folder / outcome.run.traces()[0].relative_to(outcome.run.folder)
-    before = fs.Trace.load(outcome.run.traces()[0])
+    before = path.read_bytes()
     path.unlink()
     assert run_study(outcome.run.study, folder).done_now == 1
-    after = fs.Trace.load(path)
-    assert after.metadata == before.metadata and (after.canvas == before.canvas).all()
-    assert abs(after.received - before.received).max() < 1e-3
+    assert path.read_bytes() == before

@@ -19,7 +19,7 @@ from floatscope.errors import UserError
 from floatscope.study.analyses import missing_analyses, read_analyses
 from floatscope.study.plan import Curve, ModelPlan, TaskPlan, write_study
 from floatscope.study.running import run_study
-from tests.study.killing import PATIENCE, begun, run_and_log
+from tests.study.killing import PATIENCE, alive, begun, run_and_log
 from tests.study.small_studies import small_study
 
 KILLS = int(os.environ.get("FLOATSCOPE_KILLS", "3"))
@@ -116,6 +116,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, during, end):
     )
     (tmp_path / "study.toml").write_text(write_study(study))
     command = [sys.executable, "-m", "floatscope.cli", "study", tmp_path / "study.toml", "--out", tmp_path / "run"]
+    command += ["--workers", "2"]
     if during == "analyses":  # all units are there, and only analyses are left
         run_study(replace(study, analyses=()), tmp_path / "run")
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -132,14 +133,6 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, during, end):
     while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(alive(pid) for pid in workers)
-
-
-def alive(pid: str) -> bool:
-    """Whether a process runs; one that is dead and not yet waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.slow

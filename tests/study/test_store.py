@@ -84,10 +84,12 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path):
 
 def test_what_a_killed_process_was_writing_is_removed_and_nothing_else(tmp_path):
     (tmp_path / "traces").mkdir()
-    names = {".a.safetensors.12-ab.partial", "a.safetensors", "b.partial"}
+    names = {".a.safetensors.12-ab.partial", ".tmpXyZ123", "a.safetensors", "b.partial"}
     for name in names:
         (tmp_path / "traces" / name).write_bytes(b"x")
+    (tmp_path / ".manifest.json.12-ab.partial").write_bytes(b"x")
     with Store(tmp_path):
+        assert not list(tmp_path.glob("*.partial"))
         assert {path.name for path in (tmp_path / "traces").iterdir()} == {"a.safetensors", "b.partial"}
 
 

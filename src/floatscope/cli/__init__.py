@@ -1,6 +1,7 @@
 """The command line: verbs that each call one function of the library. Heavy imports wait until a verb runs."""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from floatscope.cli.evaluation import evaluate, failures, table
 from floatscope.cli.explaining import explain
 from floatscope.cli.loaded import check, families, serve, trace
 from floatscope.cli.shared import one_line
-from floatscope.cli.studies import report, study
+from floatscope.cli.studies import merge, report, study, submit
 from floatscope.cli.training import adapt, pull, train
 from floatscope.errors import UserError, plain_warnings
 
@@ -36,8 +37,8 @@ app = App(
     help_epilogue="Start with: floatscope study demo; floatscope serve; floatscope trace MODEL --question 'Who ...?'",
     suppress_keyboard_interrupt=False,
 )
-VERBS = (study, report, serve, evaluate, table, failures, trace, view, explain, analyze, check, families, train, pull)
-for verb in (*VERBS, adapt):
+VERBS = (study, submit, merge, report, serve, evaluate, table, failures, trace, view, explain, analyze, check)
+for verb in (*VERBS, families, train, pull, adapt):
     # By its name: a verb's flags are made when it is called, since they may come from registries.
     app.command(f"{verb.__module__}:{verb.__name__}", help=verb.__doc__)
 app.command(
@@ -59,6 +60,7 @@ app.command(
 def main() -> None:
     """Run the command line; a user's mistake is one sentence and exit code 2."""
     plain_warnings()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system takes the machine away: as Ctrl-C
     try:
         code = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from floatscope.cli.shared import LoadFlags
+from floatscope.cli.studies import UNDIVIDED, DivisionFlags, exit_code, run_shown
 from floatscope.errors import UserError
 from floatscope.registry import did_you_mean
 
@@ -65,6 +66,7 @@ class Asking(LoadFlags):
     """Leave out records that cannot be read, instead of stopping."""
     retry: Annotated[bool, _FLAG] = False
     """Run units again that failed before."""
+    where: DivisionFlags = UNDIVIDED
 
 
 def evaluate(asking: Asking, *, documents: str | None = None) -> int:
@@ -105,7 +107,6 @@ def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdo
     format
         How the tables are written.
     """
-    from floatscope.cli.studies import exit_code
     from floatscope.study.reporting import tables_text
     from floatscope.study.store import Run
 
@@ -168,7 +169,6 @@ def failures(
 
 def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
     """Write the study of the flags, each curve for the tasks that it fits, run it, print its tables."""
-    from floatscope.cli.studies import run_shown
     from floatscope.qa.stressors import STRESSORS
     from floatscope.study.plan import ModelPlan, PromptPlan, Study
 
@@ -198,7 +198,7 @@ def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
         trace_wrong=asking.trace_wrong,
         prompt=PromptPlan(asking.prompt, asking.raw),
     )
-    return run_shown(study, asking.out, asking.retry)
+    return run_shown(study, asking.out, asking.retry, asking.where.division)
 
 
 def _named(text: str) -> tuple[str, str]:

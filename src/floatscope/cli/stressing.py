@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from floatscope.cli.evaluation import REPEATED, Asking, ask
 from floatscope.cli.flags import shared_fields
+from floatscope.cli.studies import DivisionFlags
 from floatscope.errors import UserError
 from floatscope.qa.stressors import STRESSORS, Stressor
 from floatscope.study.plan import Curve
@@ -43,7 +44,7 @@ def flags_of(rows: Sequence[Stressor]) -> type[Any]:
         told = Parameter(help=f"{row.summary}; e.g. {row.example}{samples}.")
         flags.append((row.name.replace("-", "_"), Annotated[str | None, told], None))
     flags += _option_flags(rows)
-    names = [part.name for part in fields(Asking)]
+    names = [part.name for part in (*fields(Asking), *fields(DivisionFlags))]
     for name, _, _ in flags:
         if name in names:
             raise UserError(f"A stressor's flag --{name} is taken: give that stressor or its option another name.")

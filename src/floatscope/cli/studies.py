@@ -1,27 +1,67 @@
-"""The verbs on whole studies, study and report; a run on screen: a bar over all units, and a sentence at the end."""
+"""The verbs on whole studies: study, submit, merge, report. A run on screen is a bar, and a sentence at the end."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from floatscope.cli.shared import one_line, progress_bar
 from floatscope.errors import UserError
 
 if TYPE_CHECKING:
+    from floatscope.study.division import Division
     from floatscope.study.plan import Study
+    from floatscope.study.running import Notify
     from floatscope.study.store import Run
 
 _FLAG = Parameter(negative="")
+_WHERE = Parameter(group=Group("Beyond one machine", sort_key=3))
+
+
+def _engines() -> Parameter:
+    """Help that tells every engine; called when a verb's line is read."""
+    from floatscope.study.division import ENGINES
+
+    known = "; ".join(f"{name}: {row.description}" for name, row in ENGINES.items())
+    return Parameter(help=f"Where batches are run. {known}.")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class DivisionFlags:
+    """Who runs the batches."""
+
+    share: Annotated[str | None, _WHERE] = None
+    """Run this share of the batches alone, such as 3/16, counted from 1; slurm: as the job array says. `floatscope
+    merge` joins all shares."""
+    engine: Annotated[str, _WHERE, _engines()] = "local"
+    address: Annotated[str | None, _WHERE] = None
+    """Of a Ray cluster that runs already; default: one is started for this run."""
+    actor_gpus: Annotated[float, _WHERE] = 0
+    """GPUs of each Ray actor; 0.5 lets two share one."""
+
+    @property
+    def division(self) -> Division:
+        """As the library takes it."""
+        from floatscope.study.division import Division, parse_share
+
+        share, of = (1, 1) if self.share is None else parse_share(self.share)
+        return Division(share, of, self.engine, self.address, self.actor_gpus)
+
+
+UNDIVIDED = DivisionFlags()
 
 
 def study(
     study: str,
     /,
+    where: DivisionFlags = UNDIVIDED,
     *,
     out: Path | None = None,
     limit: int | None = None,
@@ -31,6 +71,7 @@ def study(
     trace_wrong: int | None = None,
     check: Annotated[bool, _FLAG] = False,
     dry_run: Annotated[bool, _FLAG] = False,
+    estimate: Annotated[bool, _FLAG] = False,
     retry: Annotated[bool, _FLAG] = False,
 ) -> int:
     """Run a study: answers, scores, traces with controls, analyses and the report, all in one folder.
@@ -58,31 +99,122 @@ def study(
     check
         Say what is wrong with the study or missing for it (weights, data), and run nothing; no network is used.
     dry_run
-        Print the units, and how long they may take, from a short calibration.
+        Print the units and batches of each model, and run nothing.
+    estimate
+        Print what they may take, from a short calibration: time here, hours on GPUs, disk for traces.
     retry
         Run units again that failed before.
     """
+    plan = _plan(study, limit, not check, seed=seed, batch=batch, workers=workers, trace_wrong=trace_wrong)
+    if check:
+        return _check(plan)
+    if dry_run or estimate:
+        return _estimate(plan, timed=estimate)
+    return run_shown(plan, out or Path("runs") / plan.name, retry, where.division, report=True)
+
+
+def _plan(study: str, limit: int | None, needs_data: bool, **given: int | None) -> Study:
+    """The study of a name or a file, with what flags say otherwise."""
     from floatscope.study.plan import SHIPPED, find_study, read_study
     from floatscope.study.units import missing_files
 
     file = find_study(study)
     plan = read_study(file)
-    given = {"seed": seed, "batch": batch, "workers": workers, "trace_wrong": trace_wrong}
     plan = replace(plan, **{name: value for name, value in given.items() if value is not None})
     if limit is not None:
         tasks = tuple(replace(task, limit=min(limit, task.limit)) if task.limit else task for task in plan.tasks)
         plan = replace(plan, limit=min(limit, plan.limit), tasks=tasks)
-    if check:
-        return _check(plan)
-    data = plan.tasks if file.parent == SHIPPED else ()  # such a study comes with the package, but not its data
+    data = (
+        plan.tasks if needs_data and file.parent == SHIPPED else ()
+    )  # these come with the package, but not their data
     if missing := [path for task in data for path in missing_files(task)]:
         raise UserError(
             f"The study {plan.name} needs {', '.join(missing)}, seen from this folder: docs/howto/study.md says where "
             "its data comes from."
         )
+    return plan
+
+
+def submit(
+    study: str,
+    /,
+    *,
+    shares: int,
+    out: Path | None = None,
+    partition: str | None = None,
+    account: str | None = None,
+    gpus: int = 1,
+    cpus: int = 4,
+    memory: int = 32,
+    hours: float = 4,
+    limit: int | None = None,
+    dry_run: Annotated[bool, _FLAG] = False,
+) -> int:
+    """Submit the shares of a study to Slurm as a job array, and a job after it that merges them.
+
+    Example: floatscope submit demo --shares 16 --partition gpu --out runs/demo --dry-run
+
+    Parameters
+    ----------
+    study
+        As for `floatscope study`.
+    shares
+        Jobs of the array, each with a share of the batches and a store of its own.
+    out
+        The run folder, on a disk that all nodes see; default: runs/NAME.
+    partition
+        Slurm's partition; default: its own.
+    account
+        Slurm's account; default: its own.
+    gpus
+        GPUs of each job.
+    cpus
+        Cores of each job.
+    memory
+        Gigabytes of each job.
+    hours
+        Time of each job, after which it is put back into the queue and goes on.
+    limit
+        Samples of each task at most; default: as the study says.
+    dry_run
+        Print the script for sbatch, and submit nothing.
+    """
+    from floatscope.study.submitting import Resources, sbatch_script
+    from floatscope.study.submitting import submit as submit_shares
+
+    plan = _plan(study, limit, not dry_run)
+    folder = out or Path("runs") / plan.name
+    resources = Resources(partition, account, gpus, cpus, memory, hours)
     if dry_run:
-        return _estimate(plan)
-    return run_shown(plan, out or Path("runs") / plan.name, retry, report=True)
+        print(sbatch_script(plan, folder, shares, resources))
+        return 0
+    jobs = submit_shares(plan, folder, shares, resources)
+    print(f"floatscope: submitted {shares} shares and the job that merges them: {jobs[0].job_id} to {jobs[-1].job_id}")
+    return 0
+
+
+def merge(run: Path, /, *, workers: int = 1) -> int:
+    """Join the shares of a run, once all are finished: its tables, traces and report, as one process would make them.
+
+    Example: floatscope merge runs/mine
+
+    Parameters
+    ----------
+    run
+        The run folder, as every share was given it with --out.
+    workers
+        Processes that share the analyses.
+    """
+    from floatscope.study.analyses import read_analyses
+    from floatscope.study.merging import merge_shares
+    from floatscope.study.reporting import tables_text, write_report
+
+    with _bar() as notify:
+        merged = merge_shares(run, workers=workers, notify=notify).run
+    path = write_report(merged, read_analyses(merged))
+    print(f"floatscope: open {path} in a browser", file=sys.stderr)
+    print(tables_text(merged, "markdown"), flush=True)
+    return exit_code(merged)
 
 
 def report(run: Path, /) -> int:
@@ -129,49 +261,64 @@ def _check(plan: Study) -> int:
     return 1 if lacking else 0
 
 
-def _estimate(plan: Study) -> int:
+def _estimate(plan: Study, timed: bool) -> int:
     from datetime import timedelta
 
     from rich.console import Console
     from rich.table import Table
 
-    from floatscope.study.checking import estimate
+    from floatscope.study.estimating import GPUS, UTILISATION, Estimate, count, estimate
 
-    console = Console(stderr=True)
-    with console.status("reading tasks") as status:
-        found = estimate(plan, status.update)
-    table = Table("model", "units", "batches", "time")
-    for row in found:
-        table.add_row(one_line(row.name), str(row.units), str(row.batches), str(timedelta(seconds=round(row.seconds))))
-    total = timedelta(seconds=round(sum(row.seconds for row in found)))
-    table.add_row("all", str(sum(row.units for row in found)), str(sum(row.batches for row in found)), str(total))
+    with Console(stderr=True).status("reading tasks") as status:
+        found = estimate(plan, status.update) if timed else count(plan)
+    names = ("units", "batches", "seconds", "trace_bytes")
+    units, number, seconds, kept = (sum(getattr(row, name) for row in found) for name in names)
+    on_gpus = tuple(map(sum, zip(*(row.gpu_seconds for row in found), strict=True)))
+    table = Table("model", "units", "batches", *(("time here", "traces", *(f"{name} hours" for name in GPUS)) * timed))
+    for row in (*found, Estimate("all", units, number, seconds, kept, on_gpus)):
+        cells = [one_line(row.name), str(row.units), str(row.batches)]
+        if timed:
+            hours = (f"{taken / 3600:.2g}" for taken in row.gpu_seconds)
+            cells += [str(timedelta(seconds=round(row.seconds))), f"{row.trace_bytes / 1e6:,.1f} MB", *hours]
+        table.add_row(*cells)
     Console().print(table)
+    if timed:
+        print(f"Hours on GPUs are arithmetic (bfloat16 at {UTILISATION:.0%} of the peak), not measured. Wall time:")
+        for name, taken in zip(GPUS, on_gpus, strict=True):
+            print(f"{name}: " + ", ".join(f"{taken / 3600 / gpus:.2g} h on {gpus}" for gpus in (1, 4, 16, 64)))
     return 0
 
 
-def run_shown(study: Study, folder: Path, retry: bool, report: bool = False) -> int:
-    """Run a study with a progress bar, write its report if it is wanted, print its tables; the exit code.
-
-    One that is stopped by the keyboard ends in a sentence on how to go on.
-    """
+@contextmanager
+def _bar() -> Iterator[Notify]:
+    """A progress bar, as what is to be told of progress."""
     from rich.markup import escape
 
+    with progress_bar() as progress:
+        bar = progress.add_task("starting", total=None)
+        started: list[int] = []
+
+        def notify(what: str, done: int, total: int) -> None:
+            if total and not started:  # time left is judged by the units of this call alone
+                started.append(done)
+                progress.reset(bar, total=total, completed=done)
+            progress.update(bar, description=escape(one_line(what)), completed=done, total=total or None)
+
+        yield notify
+
+
+def run_shown(study: Study, folder: Path, retry: bool, division: Division, report: bool = False) -> int:
+    """Run a study with a progress bar, write its report if it is wanted, print its tables; the exit code.
+
+    One that is stopped by the keyboard, or asked to end, ends in a sentence on how to go on.
+    """
     from floatscope.study.analyses import read_analyses
     from floatscope.study.reporting import tables_text, write_report
     from floatscope.study.running import run_study
 
     try:
-        with progress_bar() as progress:
-            bar = progress.add_task("starting", total=None)
-            started: list[int] = []
-
-            def notify(what: str, done: int, total: int) -> None:
-                if total and not started:  # time left is judged by the units of this call alone
-                    started.append(done)
-                    progress.reset(bar, total=total, completed=done)
-                progress.update(bar, description=escape(one_line(what)), completed=done, total=total or None)
-
-            outcome = run_study(study, folder, retry=retry, notify=notify)
+        with _bar() as notify:
+            outcome = run_study(study, folder, retry=retry, division=division, notify=notify)
     except KeyboardInterrupt:
         print(
             f"floatscope: stopped; what is done is kept in {folder}: the same command goes on from there",
@@ -182,7 +329,10 @@ def run_shown(study: Study, folder: Path, retry: bool, report: bool = False) -> 
     told = f"{done} of {units} units were run, the others were there" if done < units else f"{units} units were run"
     failed = f"; {outcome.failed} failed (see the column error; --retry runs them again)" if outcome.failed else ""
     again = f"; {outcome.damaged} rows had changed on the disk and were run again" if outcome.damaged else ""
-    print(one_line(f"floatscope: {told}{failed}{again}; the run is {folder}"), file=sys.stderr)
+    print(one_line(f"floatscope: {told}{failed}{again}; the run is {outcome.run.folder}"), file=sys.stderr)
+    if division.of > 1:
+        print(f"floatscope: after all {division.of} shares: floatscope merge {folder}", file=sys.stderr)
+        return 0
     if report:  # before the tables: whoever reads those may end this process
         path = write_report(outcome.run, read_analyses(outcome.run))
         print(f"floatscope: open {path} in a browser", file=sys.stderr)

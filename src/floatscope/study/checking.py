@@ -1,4 +1,4 @@
-"""A study before it runs: what it lacks (weights, data, packages, devices), how much there is to do and for how long.
+"""A study before it runs: what it lacks (weights, data, packages, devices).
 
 Looks at this machine only, at no network, and stores nothing.
 """
@@ -6,21 +6,18 @@ Looks at this machine only, at no network, and stores nothing.
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from itertools import groupby
 from pathlib import Path
 
 from floatscope.errors import UserError
 from floatscope.files import read_json
 from floatscope.qa.readers.records import HUB
 from floatscope.qa.templates import read_template
-from floatscope.study.engine import Size, batches, loadings, size_of
 from floatscope.study.plan import ModelPlan, Study, TaskPlan
-from floatscope.study.units import load_task, missing_files, plan_jobs
+from floatscope.study.units import load_task, missing_files
 
 
 @dataclass(frozen=True)
@@ -108,45 +105,3 @@ def _check_task(study: Study, plan: TaskPlan) -> None:
         load_task(study, plan)
     elif find_spec("datasets") is None:
         raise UserError("it needs the package datasets: pip install 'floatscope[datasets]'")
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """One load of a model: its units and batches, and the seconds that they may take."""
-
-    name: str
-    units: int
-    batches: int
-    seconds: float
-
-
-def estimate(study: Study, notify: Callable[[str], None] = lambda what: None) -> list[Estimate]:
-    """For every load of a model, from a batch of middle length of each kind (traced or not, by slots)."""
-    from floatscope.study.answering import answer, build_sampler, choose_template, prepare
-
-    jobs = plan_jobs(study, [load_task(study, plan) for plan in study.tasks])
-    found = []
-    for loading in loadings(study, jobs, {job.unit for job in jobs}):
-        notify(f"timing {loading.name}")
-        started = time.perf_counter()
-        model = loading.load()
-        template = choose_template(study, model, loading.jobs)
-        planned = batches([size_of(prepare(study, model, template, job)) for job in loading.jobs], study.batch)
-        seconds = time.perf_counter() - started
-        for (_, slots, _), group in groupby(planned, key=lambda batch: batch[0].kind):
-            alike = list(group)
-            middle = alike[len(alike) // 2]
-            sampler = build_sampler(study, loading.plan, model.family, slots, middle[0].job.condition.sampler)
-            prepared = [prepare(study, model, template, size.job) for size in middle]
-            answer(study, model, sampler, prepared[:1])  # the first call of a kind pays for what later ones find
-            before = time.perf_counter()
-            answer(study, model, sampler, prepared)
-            taken = time.perf_counter() - before
-            seconds += taken * sum(map(_size, alike)) / _size(middle) / study.workers
-        found.append(Estimate(loading.name, len(loading.jobs), len(planned), seconds))
-    return found
-
-
-def _size(batch: Sequence[Size]) -> int:
-    """Tokens of a batch as it is run, pads included."""
-    return len(batch) * (max(size.tokens for size in batch) + batch[0].slots)

@@ -2,6 +2,7 @@
 
 Batches are formed from the full plan and not from what is left, so a resumed run computes what an undisturbed one does.
 Several processes can share them: each takes every n-th batch, and the first process alone writes to the store, at once.
+So can several runs, on machines that need not know of each other: `division` says which share of the batches is whose.
 A worker sends the rows of a batch through a pipe, and ends when the first process does, however that happens. So a kill
 loses the batches in flight, one for each worker.
 """
@@ -27,13 +28,14 @@ from typing import TYPE_CHECKING
 from floatscope.errors import UserError, plain_warnings
 from floatscope.qa.guesses import GUESSES
 from floatscope.qa.metrics import score
+from floatscope.study.division import Division
 from floatscope.study.plan import GUESS, UNTRAINED, ModelPlan, Study
 from floatscope.study.store import Row
 from floatscope.study.units import Job, Unit, load_task, plan_jobs
 
 if TYPE_CHECKING:
     from floatscope.models.model import Model
-    from floatscope.study.answering import Prepared
+    from floatscope.study.answering import Answer, Prepared
 
 LAST_SECONDS = 10
 GUESSES_AT_ONCE = 1000
@@ -57,6 +59,10 @@ class Loading:
     @property
     def name(self) -> str:
         return f"{self.plan.name}, {UNTRAINED}" if self.untrained else self.plan.name
+
+    def lacks(self, missing: set[Unit]) -> bool:
+        """Whether any of its jobs is missing."""
+        return any(job.unit in missing for job in self.jobs)
 
     def load(self) -> Model:
         """The model, with the tokenizer that prompts need."""
@@ -83,11 +89,12 @@ def missing_units(jobs: Iterable[Job], done: Mapping[Unit, str | None], folder: 
     return {
         job.unit
         for job in jobs
-        if job.unit not in done or (job.traced and not _is_sound(folder / (done[job.unit] or "")))
+        if job.unit not in done or (job.traced and not is_sound(folder / (done[job.unit] or "")))
     }
 
 
-def _is_sound(trace: Path) -> bool:
+def is_sound(trace: Path) -> bool:
+    """Whether a trace is there, and as it was written."""
     from floatscope.traces import Trace
 
     try:
@@ -97,14 +104,14 @@ def _is_sound(trace: Path) -> bool:
     return True
 
 
-def loadings(study: Study, jobs: Sequence[Job], missing: set[Unit]) -> list[Loading]:
-    """The full plan by what is loaded for it, in the study's order; only what lacks something."""
+def loadings(study: Study, jobs: Sequence[Job]) -> list[Loading]:
+    """The full plan by what is loaded for it, in the study's order."""
     found = []
     for plan in study.models:
         own = [job for job in jobs if job.unit.model == plan.name and job.unit.control != GUESS]
         for untrained in (False, True):
             part = tuple(job for job in own if (job.unit.control == UNTRAINED) == untrained)
-            if any(job.unit in missing for job in part):
+            if part:
                 found.append(Loading(plan, untrained, part))
     return found
 
@@ -131,58 +138,78 @@ def run_share(
     study: Study, folder: Path, jobs: Sequence[Job], missing: set[Unit], done: Done, share: int = 0, of: int = 1
 ) -> None:
     """Run what is missing of every `of`-th batch; `done` gets the rows of each once its traces are written."""
-    for place, loading in enumerate(loadings(study, jobs, missing)):
-        first = (share - place) % of
-        if first >= batch_count(study, loading.jobs):
+    for place, loading in enumerate(loadings(study, jobs)):
+        first = (share - place) % of  # by its place in the full plan, so that a share is the same when it is resumed
+        if first >= batch_count(study, loading.jobs) or not loading.lacks(missing):
             continue  # others do all of its batches: no need to load the model here
-        for rows in _run_loading(study, folder, loading, missing, first, of):
-            done(loading.name, rows)
+        loaded = Loaded(study, loading, missing)
+        if first == 0 and loaded.warning:  # told by one process
+            warnings.warn(loaded.warning, stacklevel=2)
+        for number in range(first, len(loaded.batches), of):
+            if answers := loaded.run(number):
+                save_traces(folder, answers)
+                done(loading.name, [row for row, _ in answers])
 
 
-def _run_loading(
-    study: Study, folder: Path, loading: Loading, missing: set[Unit], first: int, stride: int
-) -> Iterator[list[Row]]:
-    """Load a model and run its batches that lack anything, from the `first` on every `stride`-th."""
-    from floatscope.qa.prompts import unknown_tokens
-    from floatscope.study.answering import answer, build_sampler, choose_template, prepare
+def save_traces(folder: Path, answers: Iterable[Answer]) -> None:
+    """Write the traces of a batch where its rows say."""
+    for row, trace in answers:
+        if trace is not None and row.trace is not None:
+            trace.save(folder / row.trace)
 
-    model = loading.load()
-    template = choose_template(study, model, loading.jobs)
-    sizes: list[Size] = []
-    built: dict[Unit, Prepared] = {}
-    room, total, unknown = KEPT_TOKENS, 0, 0
-    for job in loading.jobs:
-        prepared = prepare(study, model, template, job)
-        sizes.append(size_of(prepared))
-        if job.unit in missing and room >= sizes[-1].tokens:
-            built[job.unit] = prepared
-            room -= sizes[-1].tokens
-        if prepared.prompt is not None and not job.unit.control:
-            total += sizes[-1].tokens
-            unknown += unknown_tokens(model.tokenizer, prepared.prompt)
-    if first == 0 and unknown > UNKNOWN * total:  # told by one process
-        warnings.warn(
-            f"{loading.name}: {unknown} of the {total} tokens of its prompts are not in its vocabulary, and it reads "
-            "them as unknown: is this its tokenizer, and is the text in its language?",
-            stacklevel=2,
+
+class Loaded:
+    """A model with its samplers and prompts, and the batches of its jobs, in the order in which they are run."""
+
+    def __init__(self, study: Study, loading: Loading, missing: set[Unit]) -> None:
+        from floatscope.qa.prompts import unknown_tokens
+        from floatscope.study.answering import build_sampler, choose_template, prepare
+
+        self.study, self.loading, self.missing = study, loading, missing
+        self.model = loading.load()
+        self.template = choose_template(study, self.model, loading.jobs)
+        sizes: list[Size] = []
+        self._built: dict[Unit, Prepared] = {}
+        room, self._tokens, self._unknown = KEPT_TOKENS, 0, 0
+        for job in loading.jobs:
+            prepared = prepare(study, self.model, self.template, job)
+            sizes.append(size_of(prepared))
+            if job.unit in missing and room >= sizes[-1].tokens:
+                self._built[job.unit] = prepared
+                room -= sizes[-1].tokens
+            if prepared.prompt is not None and not job.unit.control:
+                self._tokens += sizes[-1].tokens
+                self._unknown += unknown_tokens(self.model.tokenizer, prepared.prompt)
+        alike = {(size.slots, size.job.way): size.job.condition.sampler for size in sizes}
+        self._samplers = {
+            (slots, way): build_sampler(study, loading.plan, self.model.family, slots, settings)
+            for (slots, way), settings in alike.items()
+        }
+        self.batches = batches(sizes, study.batch)
+        # A run that is stopped has no more short prompts than long ones.
+        random.Random(study.seed).shuffle(self.batches)
+
+    @property
+    def warning(self) -> str:
+        """A sentence where many tokens of the prompts are unknown to the model, or nothing."""
+        if self._unknown <= UNKNOWN * self._tokens:
+            return ""
+        return (
+            f"{self.loading.name}: {self._unknown} of the {self._tokens} tokens of its prompts are not in its "
+            "vocabulary, and it reads them as unknown: is this its tokenizer, and is the text in its language?"
         )
-    alike = {(size.slots, size.job.way): size.job.condition.sampler for size in sizes}
-    samplers = {
-        (slots, way): build_sampler(study, loading.plan, model.family, slots, settings)
-        for (slots, way), settings in alike.items()
-    }
-    planned = batches(sizes, study.batch)
-    random.Random(study.seed).shuffle(planned)  # a run that is stopped has no more short prompts than long ones
-    for batch in planned[first::stride]:
-        jobs = [size.job for size in batch if size.job.unit in missing]
-        if not jobs:
-            continue
-        todo = [built.pop(job.unit, None) or prepare(study, model, template, job) for job in jobs]
-        answers = answer(study, model, samplers[batch[0].slots, batch[0].job.way], todo)
-        for row, trace in answers:
-            if trace is not None and row.trace is not None:
-                trace.save(folder / row.trace)
-        yield [row for row, _ in answers]
+
+    def run(self, number: int) -> list[Answer]:
+        """What is missing of a batch, which is run whole: its neighbours decide the last bits of a sample's numbers."""
+        from floatscope.study.answering import answer, prepare
+
+        batch = self.batches[number]
+        jobs = [size.job for size in batch]
+        if not any(job.unit in self.missing for job in jobs):
+            return []
+        todo = [self._built.pop(job.unit, None) or prepare(self.study, self.model, self.template, job) for job in jobs]
+        answers = answer(self.study, self.model, self._samplers[batch[0].slots, batch[0].job.way], todo)
+        return [one for one in answers if one[0].unit in self.missing]
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,25 +250,33 @@ def batches(sizes: Sequence[Size], most: int) -> list[list[Size]]:
 
 
 def run_shares(
-    study: Study, folder: Path, jobs: Sequence[Job], missing: set[Unit], done: Done, also: frozenset[Unit] = frozenset()
+    study: Study,
+    folder: Path,
+    jobs: Sequence[Job],
+    missing: set[Unit],
+    done: Done,
+    division: Division,
+    also: frozenset[Unit] = frozenset(),
 ) -> None:
-    """Run all that is missing: here, or in the study's number of processes while this one commits what they send.
+    """Run all that is missing of a share: here, or in the study's number of processes while this one commits what they
+    send.
 
     also: as `plan_jobs` has it, since a worker plans for itself.
     """
     if study.workers == 1 or not missing:
-        run_share(study, folder, jobs, missing, done)
+        run_share(study, folder, jobs, missing, done, division.share - 1, division.of)
         return
-    if study.workers > (most := max(64, 4 * _cores())):
-        raise UserError(f"workers = {study.workers}: ask for at most {most}; this machine has {_cores()} cores.")
-    threads = max(1, _cores() // study.workers)
+    if study.workers > (most := max(64, 4 * cores())):
+        raise UserError(f"workers = {study.workers}: ask for at most {most}; this machine has {cores()} cores.")
+    threads = max(1, cores() // study.workers)
     context = mp.get_context("spawn")
     workers: list[BaseProcess] = []
     pipes: list[Connection] = []
     try:
-        for share in range(study.workers):
+        for worker in range(study.workers):
             ours, theirs = context.Pipe(duplex=False)
-            work = (study, folder, missing, also, share, threads, theirs)
+            share = division.share - 1 + division.of * worker  # a share has the same batches with any number of workers
+            work = (study, folder, missing, also, share, division.of * study.workers, threads, theirs)
             process = context.Process(target=_work, args=work, daemon=True)
             with keyboard_ignored():
                 process.start()
@@ -297,7 +332,14 @@ def end_with_parent() -> None:
 
 
 def _work(
-    study: Study, folder: Path, missing: set[Unit], also: frozenset[Unit], share: int, threads: int, pipe: Connection
+    study: Study,
+    folder: Path,
+    missing: set[Unit],
+    also: frozenset[Unit],
+    share: int,
+    of: int,
+    threads: int,
+    pipe: Connection,
 ) -> None:
     """A worker: plans as the first process did, and runs its own batches."""
     import torch
@@ -307,13 +349,19 @@ def _work(
     torch.set_num_threads(threads)
     with suppress(BrokenPipeError):  # the first process is gone
         try:
-            with warnings.catch_warnings(action="ignore"):  # the first process has told them
-                jobs = plan_jobs(study, [load_task(study, plan) for plan in study.tasks], also)
-            run_share(study, folder, jobs, missing, lambda what, rows: pipe.send((what, rows)), share, study.workers)
+            jobs = quiet_plan(study, also)
+            run_share(study, folder, jobs, missing, lambda what, rows: pipe.send((what, rows)), share, of)
             pipe.send(None)
         except (UserError, OSError) as error:
             pipe.send(str(error))
 
 
-def _cores() -> int:
+def quiet_plan(study: Study, also: frozenset[Unit] = frozenset()) -> list[Job]:
+    """The full plan, in a process beside the first, which has told of its tasks."""
+    with warnings.catch_warnings(action="ignore"):
+        return plan_jobs(study, [load_task(study, plan) for plan in study.tasks], also)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -224,8 +224,9 @@ class Study:
     """Denoising steps; one a slot where left out. Other numbers of slots scale them."""
     batch: int = 16
     """Samples run together."""
-    workers: int = 1
-    """Processes that share the batches, each with its own copy of the model: for small models on a CPU."""
+    workers: int = field(default=1, compare=False)
+    """Processes that share the batches, each with its own copy of the model: for small models on a CPU. A run's own
+    study.toml does not say it, since it changes no result."""
     traces: int = 0
     """Traces to keep of each model, task and condition, where a condition says nothing else."""
     trace_wrong: int = 0
@@ -425,8 +426,9 @@ def _curve_of(number: int, table: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_study(study: Study) -> str:
-    """The study as TOML text, all values written out; `read_study` gives the same study again."""
-    lines = [f"{name} = {_value(value)}" for name, value in _plain(study).items() if name not in PARTS]
+    """The study as TOML text, all values that decide its results; `read_study` gives the same study again."""
+    told = {part.name for part in fields(study) if part.compare} - {*PARTS}
+    lines = [f"{name} = {_value(value)}" for name, value in _plain(study).items() if name in told]
     for key in PARTS:
         for part in getattr(study, key):
             lines += ["", f"[[{key}]]", *(f"{name} = {_value(value)}" for name, value in _plain(part).items())]

@@ -1,8 +1,11 @@
-"""Running a study: the folder, the plan, the engine, then analyses and report. The one loop that every verb uses."""
+"""Running a study: the folder, the plan, the engine, then analyses and report. The one loop that every verb uses.
+
+A share does the same in a folder of its own, up to the analyses, which `merging` makes of all shares together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +13,8 @@ from floatscope.analysis.results import write_table
 from floatscope.errors import UserError
 from floatscope.files import file_hash, replace_sealed, replace_text
 from floatscope.study.analyses import TABLES, run_analyses
-from floatscope.study.engine import loadings, missing_units, run_guesses, run_shares
+from floatscope.study.division import ENGINES, FINISHED, SHARES, WHOLE, Division
+from floatscope.study.engine import loadings, missing_units, run_guesses
 from floatscope.study.failures import units_to_trace
 from floatscope.study.plan import Study, read_study, write_study
 from floatscope.study.store import (
@@ -26,7 +30,7 @@ from floatscope.study.store import (
     read_rows,
     refuse_changes,
 )
-from floatscope.study.units import Unit, load_task, plan_jobs
+from floatscope.study.units import Job, LoadedTask, Unit, load_task, plan_jobs
 
 Notify = Callable[[str, int, int], None]
 """What is going on, units done, units in all."""
@@ -34,7 +38,8 @@ Notify = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call did: the run, the units it had to do, and those of the whole run that failed."""
+    """What a call did: the run, its units (of a share, those that it has), the units done now, and those of the whole
+    run that failed."""
 
     run: Run
     units: int
@@ -45,60 +50,112 @@ class Outcome:
 
 
 def run_study(
-    study: Study, folder: str | Path, *, retry: bool = False, notify: Notify = lambda what, done, total: None
+    study: Study,
+    folder: str | Path,
+    *,
+    retry: bool = False,
+    division: Division = WHOLE,
+    notify: Notify = lambda what, done, total: None,
 ) -> Outcome:
     """Do what is missing of a study in a run folder, which is made if it is not there: units, then analyses.
 
-    retry: run units again that failed before. notify: told of progress.
+    retry: run units again that failed before. division: the share to run, and where. notify: told of progress.
     """
     folder = Path(folder).expanduser()
+    if division.of > 1:
+        if study.trace_wrong:
+            raise UserError(
+                "Which answers are wrong is known when all are there: run and merge shares without trace_wrong, then "
+                "the study with it in the same folder, without a share."
+            )
+        refuse_other_shares(folder, division.of)
+    folder = division.folder(folder)
     refuse_other_study(study, folder)
     with Store(folder) as store:
         notify("reading tasks", 0, 0)
         tasks = [load_task(study, plan) for plan in study.tasks]
         jobs = plan_jobs(study, tasks)
-        manifest = describe_run(study, {task.plan.name: task.about for task in tasks}, len(jobs))
-        if (folder / STUDY_FILE).is_file() and not (folder / MANIFEST).is_file() and store.done():
-            raise UserError(f"{folder / MANIFEST} is gone, which says what the run was made of: give another folder.")
-        before = read_manifest(folder)
-        for part in ("tasks", "templates"):
-            refuse_changes(before, manifest, part)
-        manifest["models"] = dict(before.get("models", {}))
-        if retry:
-            store.forget_failed()
+        done = 0
 
-        def run_missing(also: frozenset[Unit] = frozenset()) -> set[Unit]:
-            """Run what is missing of the plan with these units traced too."""
-            planned = plan_jobs(study, tasks, also) if also else jobs
-            missing = missing_units(planned, store.done(), folder)
-            for plan in dict.fromkeys(loading.plan for loading in loadings(study, planned, missing)):
-                about = {plan.name: describe_model(plan)}
-                refuse_changes(manifest, {"models": about}, "models")
-                manifest["models"] |= about
-            replace_text(folder / STUDY_FILE, write_study(study))
-            replace_sealed(folder / MANIFEST, manifest | {"study_sha256": file_hash(folder / STUDY_FILE)})
-            done = len(planned) - len(missing)
+        def commit(what: str, rows: list[Row]) -> None:
+            nonlocal done
+            store.put(rows)
+            done += len(rows)
+            notify(what, done, max(done, -(-len(jobs) // division.of)))  # of a share about so many
 
-            def commit(what: str, rows: list[Row]) -> None:
-                nonlocal done
-                store.put(rows)
-                done += len(rows)
-                notify(what, done, len(planned))
+        def run_missing(planned: Sequence[Job], also: frozenset[Unit] = frozenset()) -> int:
+            """Run what is missing of a plan, which has these units traced too; how many units were there."""
+            nonlocal done
+            missing = _begin(study, store, tasks, jobs, planned, retry and not also)
+            done = before = len(planned) - len(missing)
+            if division.share == 1:
+                for rows in run_guesses(study, planned, missing):
+                    commit("guesses", rows)
+            ENGINES.named(division.engine).run(study, folder, planned, missing, commit, division, also)
+            return before
 
-            for rows in run_guesses(study, planned, missing):
-                commit("guesses", rows)
-            run_shares(study, folder, planned, missing, commit, also)
-            return missing
-
-        missing = run_missing()
+        (folder / FINISHED).unlink(missing_ok=True)
+        done_before = run_missing(jobs)
+        done_now = done - done_before
         if study.trace_wrong:  # which answers are wrong is known now
-            missing |= run_missing(units_to_trace(jobs, read_rows(folder), tasks, study.trace_wrong))
+            also = units_to_trace(jobs, read_rows(folder), tasks, study.trace_wrong)
+            done_now -= run_missing(plan_jobs(study, tasks, also), also)
+            done_now += done
         run = Run(folder, study)
-        write_table(run.scores(), folder / TABLES / "scores.parquet")
-        if any(cell.condition.attribution for task in study.tasks for cell in study.cells(task)):
-            write_table(run.attribution(), folder / TABLES / "attribution.parquet")
-        run_analyses(run, notify)
-    return Outcome(run, len(jobs), len(missing), int(run.results()["error"].is_not_null().sum()), store.damaged)
+        if division.of > 1:
+            replace_text(folder / FINISHED, "")
+        else:
+            finish(run, notify)
+    units = len(jobs) if division.of == 1 else done
+    return Outcome(run, units, done_now, int(run.results()["error"].is_not_null().sum()), store.damaged)
+
+
+def finish(run: Run, notify: Notify) -> None:
+    """Make the tables of a run that has all of its units."""
+    write_table(run.scores(), run.folder / TABLES / "scores.parquet")
+    if any(cell.condition.attribution for task in run.study.tasks for cell in run.study.cells(task)):
+        write_table(run.attribution(), run.folder / TABLES / "attribution.parquet")
+    run_analyses(run, notify)
+
+
+def _begin(
+    study: Study,
+    store: Store,
+    tasks: Sequence[LoadedTask],
+    jobs: Sequence[Job],
+    planned: Sequence[Job],
+    retry: bool,
+) -> set[Unit]:
+    """Write what the run is made of, unless that changed since it began; the units of a plan that are missing."""
+    folder = store.folder
+    manifest = describe_run(study, {task.plan.name: task.about for task in tasks}, len(jobs))
+    if (folder / STUDY_FILE).is_file() and not (folder / MANIFEST).is_file() and store.done():
+        raise UserError(f"{folder / MANIFEST} is gone, which says what the run was made of: give another folder.")
+    before = read_manifest(folder)
+    for part in ("tasks", "templates"):
+        refuse_changes(before, manifest, part)
+    manifest["models"] = dict(before.get("models", {}))
+    if retry:
+        store.forget_failed()
+    missing = missing_units(planned, store.done(), folder)
+    for plan in dict.fromkeys(loading.plan for loading in loadings(study, planned) if loading.lacks(missing)):
+        about = {plan.name: describe_model(plan)}
+        refuse_changes(manifest, {"models": about}, "models")
+        manifest["models"] |= about
+    replace_text(folder / STUDY_FILE, write_study(study))
+    manifest["study_sha256"] = file_hash(folder / STUDY_FILE)
+    replace_sealed(folder / MANIFEST, manifest)
+    return missing
+
+
+def refuse_other_shares(folder: Path, of: int) -> None:
+    """A run is divided into one number of shares: batches of another number would be counted twice or not at all."""
+    for found in sorted((folder / SHARES).glob("*-of-*")):
+        if found.name.partition("-of-")[2] != str(of):
+            raise UserError(
+                f"{folder} is divided otherwise, since it has the share {found.name}: run that number of shares, or "
+                "give another folder."
+            )
 
 
 def refuse_other_study(study: Study, folder: Path) -> None:
@@ -109,7 +166,7 @@ def refuse_other_study(study: Study, folder: Path) -> None:
     if not path.is_file():
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file, and a run is a folder: give another name.")
-        if folder.exists() and any(folder.iterdir()) and not (folder / LOCK).exists():
+        if folder.exists() and any(folder.iterdir()) and not any((folder / name).exists() for name in (LOCK, SHARES)):
             raise UserError(f"{folder} is not empty and holds no run: give another folder.")
         return
     difference = _difference(read_study(path), study)

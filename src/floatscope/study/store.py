@@ -110,8 +110,9 @@ class Store:
             (folder / TRACES).mkdir(parents=True, exist_ok=True)
             with ExitStack() as opened:
                 opened.enter_context(closing(_take_lock(folder)))
-                for half in (folder / TRACES).glob(f".*{PARTIAL}"):  # what a killed process was writing
-                    half.unlink(missing_ok=True)
+                halves = (f".*{PARTIAL}", f"*/.*{PARTIAL}", f"{TRACES}/.tmp*")  # the last are of safetensors
+                for half in (found for pattern in halves for found in folder.glob(pattern)):
+                    half.unlink(missing_ok=True)  # what a killed process was writing
                 self._database = opened.enter_context(closing(sqlite3.connect(folder / RESULTS, timeout=60)))
                 if _version(self._database) not in (None, SCHEMA_VERSION):
                     raise UserError(
@@ -154,6 +155,11 @@ class Store:
         """Commit a batch: all of it or nothing."""
         with _sentences(self.folder), self._database:
             self._insert(row.values for row in rows)
+
+    def take(self, folder: Path) -> None:
+        """Commit every sound row of another run, as it stands there."""
+        with _sentences(self.folder), self._database, closing(sqlite3.connect(folder / RESULTS, timeout=60)) as other:
+            self._insert(_sound_rows(other)[0])
 
     def forget_failed(self) -> int:
         """Drop the rows of units that failed, so that they are run again; how many there were."""

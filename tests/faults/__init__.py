@@ -1,0 +1,1 @@
+"""Faults on purpose: processes killed, files damaged, disks full; what a run is worth afterwards, counted."""
