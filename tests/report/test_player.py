@@ -102,6 +102,10 @@ def test_the_sample_whose_anchors_move_most_comes_first():
     assert [player.moved(trace) for trace in moving] == [0, 0, 0, 0.5]
     assert [sample["id"] for sample in player.player_data(moving)["samples"]] == ["half", "still"]
     assert [sample["id"] for sample in player.player_data(moving, budget=10)["samples"]] == ["half"]
+    most = made("most", [3], [6])  # a sample that moves less comes first where an ARM is beside it
+    assert [sample["id"] for sample in player.player_data([half, most])["samples"]] == ["most", "half"]
+    moving = [most, half, made("half", [3], [6], kind="arm")]
+    assert [sample["id"] for sample in player.player_data(moving)["samples"]] == ["half", "most"]
 
 
 def test_a_gap_is_told_by_the_words_around_it():

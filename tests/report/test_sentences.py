@@ -127,7 +127,7 @@ def verdict(model, claim, side, value, low, high, verdict, beside=None, task="t"
 
 def test_floating_and_its_direction_are_told_in_place_of_steps():
     rows = [
-        verdict("m", "floating", "right", 0.1, 0.05, 0.2, "floating", "a", task="one layout only"),
+        verdict("m", "floating", "right", 0.1, -0.05, 0.2, "undecided", "a", task="one layout only"),
         verdict("m", "floating", "right", 0.6, 0.52, 0.67, "floating", "a"),
         verdict("m", "floating", "left", 0.9, 0.8, 1.0, "floating", "a"),  # the first condition is told
         verdict("n", "floating", "right", 0.02, -0.01, 0.05, "absent", "a"),

@@ -4,6 +4,7 @@ The report, notebooks and the live page use the same component; docs/howto/repor
 """
 
 import base64
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
@@ -239,9 +240,9 @@ def canvas_data(texts: Sequence[str], regions: Sequence[tuple[str, int, int]]) -
 def player_data(traces: Iterable[Trace], budget: int | None = BUDGET) -> dict[str, Any]:
     """Traces grouped by sample; as many samples as fit into `budget` characters, at least one; None: all, and whole.
 
-    The sample in which an MDM exchanges most of its anchors between its first and its last step comes first, so that
-    the player opens on one in which they move; then those that a model got wrong. Where even the first does not fit, it
-    comes without its controls.
+    The sample in which an MDM exchanges most of its anchors between its first and its last step comes first, one beside
+    an ARM if there is any, so that the player opens on one in which they move; then those that a model got wrong. Where
+    even the first does not fit, it comes without its controls.
     """
     samples: dict[tuple[str, ...], list[Trace]] = {}
     for trace in traces:
@@ -250,7 +251,12 @@ def player_data(traces: Iterable[Trace], budget: int | None = BUDGET) -> dict[st
     chosen: list[dict[str, Any]] = []
     used = 0
     whole = budget is None
-    ordered = sorted(samples.items(), key=lambda entry: max(map(moved, entry[1])), reverse=True)
+
+    def most(entry: tuple[Any, list[Trace]]) -> tuple[bool, float]:
+        far = max(map(moved, entry[1]))
+        return far > 0 and any(trace.kind == "arm" for trace in entry[1]), far
+
+    ordered = sorted(samples.items(), key=most, reverse=True)
     ordered[1:] = sorted(ordered[1:], key=lambda entry: not any(map(_is_wrong, entry[1])))
     for key, group in ordered:
         expected = sum(map(_characters, group))
@@ -258,7 +264,6 @@ def player_data(traces: Iterable[Trace], budget: int | None = BUDGET) -> dict[st
             continue
         if not whole and expected > budget:
             group = [trace for trace in group if not trace.metadata.get("control")] or group
-        used += expected
         chosen.append(
             {
                 "id": key[-1],
@@ -270,6 +275,7 @@ def player_data(traces: Iterable[Trace], budget: int | None = BUDGET) -> dict[st
                 "runs": [run_data(trace, whole=whole) for trace in group],
             }
         )
+        used += len(json.dumps(chosen[-1]))
     return {"samples": chosen}
 
 

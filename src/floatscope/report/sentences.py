@@ -44,9 +44,8 @@ def _meaning(main: pl.DataFrame, verdicts: pl.DataFrame | None, kinds: Mapping[s
         told = f"documents help {_joined(helped)} for sure" if helped else "documents help no model for sure"
         parts.append(told)
     if verdicts is not None:
-        floats = verdicts.filter(claim="floating").drop_nulls("beside").group_by("model", maintain_order=True)
-        found = {str(model): set(part["verdict"]) for (model,), part in floats}
-        does = [model for model, words in found.items() if words == {"floating"}]
+        floats = _floats(verdicts).group_by("model", maintain_order=True)
+        does = [str(model) for (model,), part in floats if set(part["verdict"]) == {"floating"}]
         if does:
             parts.append(f"attention floats in {_joined(does)} while it denoises")
     text = ", and ".join(parts)
@@ -109,18 +108,23 @@ def _verdict(row: Row, kinds: Mapping[str, str]) -> str:
 
 
 def _floating(verdicts: pl.DataFrame) -> str:
-    """Whether an MDM exchanges more of its anchors than the ARM beside it, from the first step to the last.
+    """Whether an MDM exchanges more of its anchors than the ARM beside it, from the first step to the last."""
+    told = []
+    for row in _floats(verdicts).iter_rows(named=True):
+        words = {"floating": "it floats", "absent": "it does not float"}.get(row["verdict"], "too close to tell")
+        told.append(f"{_interval(row, _points)} points more in {row['model']} than in {row['beside']} ({words})")
+    return f"From the first step to the last, the share of anchors that change is {_joined(told)}." if told else ""
+
+
+def _floats(verdicts: pl.DataFrame) -> pl.DataFrame:
+    """The verdict on floating for each MDM beside each ARM.
 
     Of several tasks, one that was run in both layouts tells it: its answers are written, not just found.
     """
     known = verdicts.filter(claim="floating").drop_nulls(["beside", "low"])
     mirrored = pl.col("task").is_in(verdicts.filter(side="left")["task"].implode())
     known = known.sort(mirrored, descending=True, maintain_order=True)
-    told = []
-    for row in known.unique(["model", "beside"], keep="first", maintain_order=True).iter_rows(named=True):
-        words = {"floating": "it floats", "absent": "it does not float"}.get(row["verdict"], "too close to tell")
-        told.append(f"{_interval(row, _points)} points more in {row['model']} than in {row['beside']} ({words})")
-    return f"From the first step to the last, the share of anchors that change is {_joined(told)}." if told else ""
+    return known.unique(["model", "beside"], keep="first", maintain_order=True)
 
 
 def _direction(verdicts: pl.DataFrame) -> str:
