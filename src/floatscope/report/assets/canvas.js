@@ -399,7 +399,7 @@
       if (this.bars.childElementCount !== names.length) this.bars.replaceChildren(...names.map(() => this.bar()));
       const byStep = look.view === "slot" ? [] : run.steps.map((_, step) => run.regions(step, layer, look));
       const most = Math.max(...now);
-      const shown = names.map((name, place) => place).filter((place) => names[place] !== "template"); // which hides the others
+      const shown = [...names.keys()].filter((place) => names[place] !== "template"); // which hides the others
       const darkest = Math.max(...byStep.flatMap((row) => shown.map((place) => row[place])));
       const heat = getComputedStyle(this.bars).getPropertyValue("--fs-heat").trim();
       const gold = new Set(run.data.gold);
