@@ -89,6 +89,7 @@ def surest(model, canvas, position):
     return float(row.softmax(-1).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sdar", "fast-dllm-v2"])
 def test_a_block_causal_model_replays_block_by_block(name):
     model = tiny_model(name)

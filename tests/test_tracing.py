@@ -167,6 +167,7 @@ def test_models_that_cannot_infill_say_so(name, sentence):
     fs.generate(tiny_model(name), at_end, tiny_model(name).sampler(length=4))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     name=st.sampled_from(["llada", "dream", "sdar", "llama", "modernbert"]),
@@ -363,6 +364,7 @@ def test_geometry_is_kept_at_the_first_the_middle_and_the_last_step_that_was_run
     assert kept == tuple(sorted({0, steps // 2, steps - 1}))
 
 
+@pytest.mark.slow
 def test_of_many_steps_none_is_lost():
     """Hundreds of steps of which most commit nothing: the same canvas gives the same arrays, another one others."""
     trace = fs.trace(tiny_model("dream"), list(range(3, 9)), fs.DreamSampler(steps=300, length=8), keep="heads")

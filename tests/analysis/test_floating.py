@@ -287,6 +287,7 @@ def test_direction_is_judged_in_both_layouts(right, left, rightward, towards):
     assert row["value"] == pytest.approx(np.mean(right)) and row["samples"] == len(right)
 
 
+@pytest.mark.slow
 def test_the_figure_compares_conditions_and_says_what_became_of_the_claims():
     def sample(model, seed, condition, kind="mdm", mirrored=False):
         trace = to_trace(full_run(seed=seed, kind=kind, steps=6, answer=6), model=model)

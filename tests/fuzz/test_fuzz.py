@@ -22,6 +22,8 @@ from tests.fuzz.targets import Targets
 
 FEW = {"calls": 70, "traces": 80, "runs": 2, "folders": 60, "gguf": 60, "pages": 1, "http": 30}
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory):
@@ -30,7 +32,6 @@ def targets(tmp_path_factory):
         return Targets.make(tmp_path_factory.mktemp("targets"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_few_hostile_attempts_of_every_kind_are_refused_redone_or_harmless(kind, targets, tmp_path):
     counts = make(kind, FEW[kind], 0, tmp_path, targets)

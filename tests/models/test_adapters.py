@@ -76,6 +76,7 @@ def by_peft(folder: Path, parent: Path, full: bool) -> torch.Tensor:
         return tuned(input_ids=torch.tensor([IDS]), attention_mask=mask).logits[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"use_rslora": True}, {"target_modules": ["q_proj", "down_proj"]}])
 @pytest.mark.parametrize("to", ["arm", "dream", "llada"])
 def test_logits_are_those_of_peft(parent: Path, tmp_path: Path, to: str, changes: dict[str, Any]) -> None:

@@ -35,6 +35,8 @@ WAYS = {
     "as the checkpoint says": (16, {"steps": 5}),
 }
 
+pytestmark = pytest.mark.slow
+
 
 def tiny() -> Any:
     torch.manual_seed(0)

@@ -15,6 +15,8 @@ from tests.models.test_dialects import LLADA2
 
 BLOCK = 8
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def weights() -> Weights:

@@ -45,6 +45,7 @@ def test_units_and_batches_are_counted_without_a_model(monkeypatch):
     assert [row.name for row in found] == ["twin-arm", "twin-arm, untrained", "twin-llada", "twin-llada, untrained"]
 
 
+@pytest.mark.slow
 def test_traces_take_the_disk_that_was_estimated(tmp_path):
     study = small_study(conditions=(Curve("documents", "3", traces=5),), tasks=(TaskPlan("world:rag:3"),), controls=())
     found = estimate(study)

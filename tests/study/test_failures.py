@@ -83,6 +83,7 @@ def test_failing_samples_are_traced_beside_right_ones_under_every_model(run):
     assert again.done_now == 0
 
 
+@pytest.mark.slow
 def test_the_chosen_ones_are_the_same_by_several_processes_and_when_asked_for_later(run, tmp_path):
     run_study(made_study(trace_wrong=0), tmp_path / "later")
     run_study(made_study(workers=2), tmp_path / "later")

@@ -232,6 +232,7 @@ def check_log_probability(run, row):
     assert row["log_probability"] == pytest.approx(expected, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_run_of_edits_is_stored_and_resumed(tmp_path):
     made = run_study(study("twin-arm", "twin-llada"), tmp_path / "run")
     rows = made.run.results().filter(control="")

@@ -37,6 +37,7 @@ def questions(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_own_documents_are_the_default_of_a_file_and_stay_as_they_are(monkeypatch, capsys, tmp_path, questions):
     asked = ("--model", "twin-llada", "--task", questions, "--length", 4, "--trace", 3)
     code, shown, _ = run(monkeypatch, capsys, "evaluate", *asked, "--out", tmp_path / "run")

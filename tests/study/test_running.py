@@ -438,6 +438,7 @@ def analysed(outcome, tmp_path_factory):
     return run_study(replace(outcome.run.study, analyses=("dispersion",)), folder).run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["unit", "trace", "table", "figure", "listing"])
 def test_what_was_damaged_on_the_disk_is_made_again_and_said(outcome, analysed, tmp_path, part):
     import shutil
@@ -492,6 +493,7 @@ def test_a_run_that_was_stopped_says_so_in_tables_and_report(tmp_path):
     assert Run(tmp_path).unfinished == "" and said not in tables_text(run, "markdown")
 
 
+@pytest.mark.slow
 def test_analyses_are_made_anew_by_other_code(outcome, tmp_path, monkeypatch):
     import shutil
 

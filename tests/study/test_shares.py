@@ -18,6 +18,8 @@ from tests.study.small_studies import small_study
 
 STUDY = small_study(batch=2, limit=3, analyses=("drift",))
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):

@@ -110,6 +110,7 @@ def test_all_cells_are_measured_and_those_of_dreams_own_schedule_with_its_sample
     assert asked[:-2] == [(slots, 50, "llada") for _, slots, _ in cells[:-2]] and asked[-2:] == 2 * [(3, 50, None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("twin", "kind"), [("twin-arm", "passages"), ("twin-llada", "passages-infill")])
 def test_passages_are_written_into_as_many_slots_as_their_text_has_tokens(twin, kind):
     """As a plain loop over single canvases writes them."""

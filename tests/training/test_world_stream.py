@@ -111,6 +111,7 @@ def test_a_passage_is_notes_and_their_account_with_a_gap_anywhere():
     assert 0.8 < names["subject"] / names["object"] < 1.25
 
 
+@pytest.mark.slow
 def test_passages_come_at_their_share_and_not_before_a_parent_can_bind():
     batches = [stream_of(*lessons_of("llada", replace(RECIPE, passages=0.3)), batch=16).at(step) for step in range(8)]
     rows = [GAP in row for batch in batches for row in batch.roles]
