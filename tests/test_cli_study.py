@@ -155,6 +155,7 @@ def test_dry_run_counts_units_and_estimate_says_what_they_take(monkeypatch, caps
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_shares_are_run_and_merged_by_their_verbs(monkeypatch, capsys, tmp_path):
     asked = (*ASKED, "--documents", "0", "--out", tmp_path / "run")
     code, shown, told = run(monkeypatch, capsys, "evaluate", *asked, "--share", "1/2")

@@ -127,6 +127,7 @@ def test_a_slot_that_is_exactly_as_sure_as_the_threshold_waits(threshold, steps)
     assert len(done) == steps
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     prompts=PROMPTS,

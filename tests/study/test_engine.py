@@ -93,6 +93,7 @@ def test_the_shares_of_all_workers_are_every_batch_once(tmp_path, begun, workers
     assert sorted(row.unit.parts for row in rows) == sorted(job.unit.parts for job in jobs)
 
 
+@pytest.mark.slow
 def test_batches_are_run_in_an_order_that_is_not_by_length_and_stays(tmp_path, begun):
     """So that a run which is stopped has no more short prompts than long ones."""
     study = one_model(conditions=(Curve("documents", "0..3"),), limit=4, batch=1)
@@ -216,6 +217,7 @@ def test_a_sentence_of_a_worker_stops_the_run(tmp_path):
         run_study(study, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_trace_that_was_moved_away_is_made_again_to_the_same_bytes(outcome, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(outcome.run.folder, folder)

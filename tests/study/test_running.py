@@ -233,6 +233,7 @@ def test_samples_that_changed_are_refused(tmp_path):
         run_study(study, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_study_and_manifest_are_replaced_in_one_move(outcome, tmp_path):
     """A second name for the old files keeps the old content: nothing is written into a file that is there."""
     import shutil
@@ -292,6 +293,7 @@ def test_a_folder_that_can_be_none_is_refused():
         run_study(small_study(), "a\0b")
 
 
+@pytest.mark.slow
 def test_a_mistake_in_the_sampler_stops_the_run(tmp_path):
     study = small_study(models=(ModelPlan("twin-llada", sampler={"block": 3}),))
     with pytest.raises(UserError, match="'twin-llada' with 4 slots"):
@@ -472,6 +474,7 @@ def test_what_was_damaged_on_the_disk_is_made_again_and_said(outcome, analysed, 
     } == tables | {"analyses.json": b""}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_says_so_in_tables_and_report(tmp_path):
     study = small_study(models=(ModelPlan("twin-arm"),), tasks=(TaskPlan("world:rag:3"),), batch=1)
 

@@ -136,6 +136,7 @@ def test_a_row_that_changed_on_the_disk_is_left_out_when_read_and_dropped_when_t
         assert store.damaged == 0
 
 
+@pytest.mark.slow
 def test_no_bit_that_flips_anywhere_changes_a_row_silently(tmp_path):
     """Each bit of 300, over the whole file: every row that is read is one that was put, or the file is refused."""
     rows = [row(str(number), prediction=f"name {number}", scores={"accuracy": number % 2}) for number in range(30)]
