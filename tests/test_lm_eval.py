@@ -1,8 +1,10 @@
 """The door to lm-evaluation-harness: likelihoods against plain enumeration, and the harness itself on tiny tasks."""
 
+import hashlib
 import json
 import math
-from itertools import combinations
+from itertools import combinations, product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from tests.tiny_models import MASK, tiny_model
 pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
 
 from lm_eval import simple_evaluate
+from lm_eval.api.model import CacheHook, hash_args
 from lm_eval.tasks import TaskManager
 
 from floatscope.lm_eval import FloatscopeLM
@@ -217,6 +220,95 @@ def test_a_context_that_is_too_long_loses_its_beginning(twin):
     assert twin._fitted(ids, 32) == ids[-(2048 - 32) :]
     with pytest.raises(UserError, match="no room"):
         twin._fitted(ids, 2048)
+
+
+def test_a_text_longer_than_the_context_is_scored_window_by_window(twin, monkeypatch):
+    """Every token once, each canvas no longer than the context; the last window has what is left as context."""
+    text = "Orbis Labs is based in West Marsh . Tilda Moreau founded it ."
+    ids = twin.tok_encode(text, add_special_tokens=False)
+    assert len(ids) == 13
+    monkeypatch.setattr(FloatscopeLM, "max_length", 6)
+    (value,) = twin.loglikelihood_rolling([Request(text)])
+    parts = [([twin.tokenizer.bos_token_id], ids[:5]), ([ids[4]], ids[5:10]), (ids[7:10], ids[10:13])]
+    pairs = [Pair(tuple(context), tuple(after)) for context, after in parts]
+    assert value == pytest.approx(sum(log_likelihoods(twin.model, pairs, samples=4)), rel=1e-5)
+
+
+def test_the_settings_of_a_task_and_of_the_model_make_the_sampler(twin):
+    asked = twin._sampler({"max_gen_toks": 8})
+    assert (asked.length, asked.steps, asked.temperature) == (8, 8, 0.0)
+    assert twin._sampler({"temperature": 0.7}).temperature == 0.7
+    assert twin._sampler({"temperature": 0.7, "do_sample": True}).temperature == 0.7
+    assert twin._sampler({"temperature": 0.7, "do_sample": False}).temperature == 0.0
+    own = FloatscopeLM("twin-llada", length=4, temperature=0.5)._sampler({"max_gen_toks": 8, "temperature": 0.7})
+    assert (own.length, own.steps, own.temperature) == (4, 4, 0.5)  # the model's settings go before the task's
+    fewer = FloatscopeLM("twin-llada", length=4, steps=2, sampler="llada")
+    assert fewer._sampler({"max_gen_toks": 8}) == fs.LLaDASampler(steps=2, length=4, mask_is_candidate=True)
+    other = FloatscopeLM("twin-dream", sampler="llada")._sampler({"max_gen_toks": 8})
+    assert other == fs.LLaDASampler(steps=8, length=8)  # without the settings of Dream's own
+
+
+def test_chance_follows_from_the_seed_and_the_prompt():
+    """Of the sampler and of the likelihood, whatever else is asked in the same batch."""
+    chancy = FloatscopeLM("twin-llada", mc=2, seed=5, batch_size=3, length=6, temperature=2.0)
+    prompts = [f"Question: Who founded {name}?\nAnswer:" for name in ("Orbis Labs", "Ferrox Steel", "Orbis Labs")]
+    answers = chancy.generate_until([Request(prompt, {"until": None}) for prompt in prompts])
+    for prompt, answer in zip(prompts, answers, strict=True):
+        digest = hashlib.sha256(f"5\x1f{prompt}".encode()).digest()
+        sampler, seed = chancy._sampler({}), int.from_bytes(digest[:8], "big")
+        alone = fs.generate(chancy.model, chancy.tok_encode(prompt), sampler, [seed])
+        assert answer == chancy.model.text(alone.answer, strip=False)
+    assert answers[0] == answers[2] != answers[1]
+    pair = Pair(CONTEXT, (31, 7, 55, 60, 61))
+    [(value, _)] = chancy._loglikelihood_tokens([(("", ""), list(CONTEXT), list(pair.continuation))])
+    own, other = (log_likelihoods(chancy.model, [pair], 2, seed)[0] for seed in (5, 0))
+    assert value == own != other
+
+
+@pytest.mark.parametrize("name", ["twin-llada", "twin-arm"])
+def test_greedy_is_asked_under_the_edits_and_in_the_order_given(name):
+    """Of continuations of several lengths, the empty one among them."""
+    edited = FloatscopeLM(name, mc=1, batch_size=2, edits="block 2-6")
+    contexts = [edited.tok_encode(f"Question: Who founded {who}?\nAnswer:") for who in ("Orbis Labs", "Ferrox")]
+    asked, expected = [], []
+    for context, length in product(contexts, (3, 1, 2)):
+        sampler = fs.AutoregressiveSampler(length=length)
+        if name == "twin-llada":
+            sampler = fs.LLaDASampler(steps=length, length=length)
+        written = fs.generate(edited.model, context, sampler, edits=edited.edits).answer.tolist()
+        asked += [(("", ""), context, written), (("", ""), context, [*written[:-1], written[-1] + 1])]
+        expected += [len(written) == length, False]
+    found = [greedy for _, greedy in edited._loglikelihood_tokens([*asked, (("", ""), contexts[0], [])])]
+    assert found == [*expected, True] and any(expected)
+    plain = FloatscopeLM(name, mc=1, batch_size=2)
+    assert [greedy for _, greedy in plain._loglikelihood_tokens(asked)] != expected
+
+
+def test_what_the_harness_asks_of_a_model(twin, monkeypatch):
+    assert (twin.eot_token_id, twin.prefix_token_id) == (twin.tokenizer.eos_token_id, twin.tokenizer.bos_token_id)
+    assert twin.max_length == 2048 and twin.batch_size == 3
+    monkeypatch.setattr(twin.model, "name", "owner/name")
+    assert twin.tokenizer_name == "owner__name"
+    turns = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+    monkeypatch.setattr(twin.tokenizer, "chat_template", turns + "{% if add_generation_prompt %}<assistant>{% endif %}")
+    history = [{"role": "user", "content": "Who?"}]
+    assert twin.apply_chat_template(history) == "<user>Who?</><assistant>"
+    history.append({"role": "assistant", "content": "It is"})
+    assert twin.apply_chat_template(history, add_generation_prompt=False) == "<user>Who?</><assistant>It is"
+
+
+def test_answers_are_handed_to_the_harness_cache_as_they_are_made(twin, monkeypatch):
+    kept = SimpleNamespace(dbdict={})
+    monkeypatch.setattr(twin, "cache_hook", CacheHook(kept))
+    asked = [(f"Question: Who founded {who}?\nAnswer:", {"until": ["."], "max_gen_toks": 4}) for who in ("A", "Orbis")]
+    answers = twin.generate_until([Request(*args) for args in asked])
+    assert kept.dbdict == {hash_args("generate_until", args): text for args, text in zip(asked, answers, strict=True)}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="cuda is there")
+def test_without_a_gpu_the_harness_s_own_device_is_left_aside():
+    assert str(FloatscopeLM("twin-llada", device="cuda:0").device) == "cpu"
+    assert FloatscopeLM("twin-llada", dtype="bfloat16").model.backbone.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(
