@@ -342,6 +342,23 @@ def test_pages_are_refused_under_a_foreign_name_and_served_under_its_own(server)
         assert send(server, "GET", "/", Host=host)[0] == 200, host
 
 
+def test_its_own_name_may_be_written_in_any_case_and_end_in_a_dot(server, monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "MyBox")
+    assert all(map(server.knows_host, ("mybox", "MYBOX:80", "localhost.", "mybox.:8765", "LOCALHOST")))
+    assert not any(map(server.knows_host, ("my-box", "mybox.evil.example", "localhost.evil.example", ":80")))
+
+
+def test_twins_begin_with_few_slots_and_other_models_with_more(models):
+    for name, usual in (("twin-llada", 8), ("llada-8b", 32)):
+        model = copy.copy(models[0])
+        model.name = name
+        with LiveServer("127.0.0.1", 0) as server:
+            server.open_with([model])
+            assert (server.setup["slots"], server.setup["steps"]) == (usual, usual)
+            assert server.setup["models"] == [{"name": name, "kind": "mdm", "visibility": "bidirectional"}]
+            assert server.setup["limits"] == dataclasses.asdict(Limits())
+
+
 def test_a_port_in_use_is_one_sentence(server, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["floatscope", "serve", "--port", str(server.server_address[1])])
     with pytest.raises(SystemExit) as stopped:

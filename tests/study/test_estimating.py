@@ -18,8 +18,8 @@ from tests.study.small_studies import small_study
 def test_an_estimate_scales_the_time_of_a_middle_batch_to_all_of_them(tmp_path, monkeypatch):
     """Loading takes 10 seconds here, a batch 2, and both workers share the batches. A batch's size is its tokens."""
     study = small_study(
-        models=(ModelPlan("twin-arm"),), tasks=(TaskPlan("world:rag:3"),), conditions=(Curve("documents", "0,3"),),
-        limit=5, batch=4, workers=2, controls=(),
+        models=(ModelPlan("twin-llada"),), tasks=(TaskPlan("world:rag:3"),), conditions=(Curve("documents", "0,3"),),
+        limit=5, batch=4, workers=2, controls=(), steps=2,
     )  # fmt: skip
     one = dataclasses.replace(study, workers=1)
     tokens = sorted(run_study(one, tmp_path).run.results().filter(control="")["prompt_tokens"])
@@ -27,8 +27,13 @@ def test_an_estimate_scales_the_time_of_a_middle_batch_to_all_of_them(tmp_path, 
     clock = iter([0, 10, 20, 22])
     monkeypatch.setattr("floatscope.study.estimating.time.perf_counter", lambda: next(clock))
     (found,) = estimate(study)
-    assert (found.name, found.units, found.batches) == ("twin-arm", 10, 3)
+    assert (found.name, found.units, found.batches) == ("twin-llada", 10, 3)
     assert found.seconds == pytest.approx(10 + 2 * sum(sizes) / sizes[1] / 2)
+    shape = ModelShape.of(fs.load("twin-llada", check=False))
+    for seconds, gpu in zip(found.gpu_seconds, (GPU(312e12, 2.0e12), GPU(989e12, 3.35e12)), strict=True):
+        batches = ((4, tokens[3] + 4), (4, tokens[7] + 4), (2, tokens[9] + 4))
+        assert seconds == pytest.approx(sum(2 * shape.seconds(gpu, size, rows, rows, 4) for size, rows in batches))
+    assert found.trace_bytes == 0
 
 
 def test_units_and_batches_are_counted_without_a_model(monkeypatch):

@@ -6,11 +6,11 @@ import pytest
 from floatscope.cli import app
 from floatscope.qa.metrics import standing
 from floatscope.qa.samples import Document
-from floatscope.study.failures import chosen, counts, unit_frame
+from floatscope.study.failures import chosen, counts, unit_frame, units_to_trace
 from floatscope.study.plan import Curve, ModelPlan, TaskPlan
 from floatscope.study.running import run_study
 from floatscope.study.store import Run
-from floatscope.study.units import load_task
+from floatscope.study.units import load_task, plan_jobs
 from tests.study.small_studies import small_study
 
 WRONG = 2
@@ -108,3 +108,39 @@ def test_the_verb_prints_counts_and_answers_and_writes_files(run, tmp_path, caps
     assert pl.read_parquet(tmp_path / "f.parquet").equals(frame.filter(model="twin-arm"))
     call("--which", "all", "--out", str(tmp_path / "f.csv"))
     assert pl.read_csv(tmp_path / "f.csv")["prediction"].to_list() == frame["prediction"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "count", "expected"),
+    [
+        ([0, 1, 2, 0, 1, 0], 2, [1, 2, 0, 3]),  # the first that fail, and as many that all get right
+        ([1, 1, 2, 1, 0, 1], 1, [0, 4]),  # beside it the one that fewest got wrong
+        ([0, 0, 0, 2, 0, 0], 3, [3, 0]),  # no more right ones than wrong ones
+        ([2, 2, 2, 2, 2, 1], 2, [0, 1, 5]),  # what all got wrong is no right one
+        ([0] * 6, 2, []),
+    ],
+)
+def test_samples_are_chosen_by_how_many_models_got_them_wrong(wrong, count, expected):
+    """By hand: how many of two models got each of six samples wrong, and which are to be traced under both."""
+    study = made_study(conditions=(Curve("documents", "3"),))
+    tasks = [load_task(study, plan) for plan in study.tasks]
+    jobs = plan_jobs(study, tasks)
+    place = {"twin-arm": 0, "twin-llada": 1}  # who comes first is wrong first, and guesses always are
+    scores = [float(place.get(job.unit.model, -1) >= wrong[job.number]) for job in jobs]
+    rows = [vars(job.unit) | {"scores": {"accuracy": score}} for job, score in zip(jobs, scores, strict=True)]
+    found = units_to_trace(jobs, reversed(rows), tasks, count)
+    names = [sample.id for sample in tasks[0].samples]
+    assert {(unit.model, unit.control, unit.sample) for unit in found} == {
+        (model, "", names[place]) for model in ("twin-arm", "twin-llada") for place in expected
+    }
+
+
+def test_passages_have_no_place_among_answers(tmp_path):
+    study = made_study(
+        models=(ModelPlan("twin-llada"),), tasks=(TaskPlan("world:rag:3"), TaskPlan("world:passages:5")), limit=2,
+        conditions=(Curve("documents", "3", ("rag",)), Curve("passage", "continue", ("passages",))), trace_wrong=1,
+        slots=8,
+    )  # fmt: skip
+    found = run_study(study, tmp_path / "run").run
+    assert unit_frame(found)["task"].to_list() == ["rag", "rag"]
+    assert found.results().filter(task="passages", control="")["trace"].to_list() == [None, None]

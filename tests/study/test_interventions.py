@@ -311,3 +311,24 @@ def test_heads_without_their_table_are_refused_before_the_run(tmp_path, monkeypa
     made = Study("heads", (ModelPlan("twin-arm"),), (TaskPlan("world:rag:3"),), (curve,), limit=1)
     with pytest.raises(fs.UserError, match="needs a table of heads"):
         run_study(made, tmp_path / "run")
+
+
+def test_what_curves_share_is_run_for_all_their_models_and_the_most_samples():
+    plain = {"documents": 2, "controls": False}
+
+    def shared(*about):
+        curves = tuple(Curve("edit", f"block {number}", options=plain, **one) for number, one in enumerate(about))
+        models = tuple(ModelPlan(f"twin-{name}") for name in ("arm", "llada", "dream"))
+        study = Study("s", models, (TaskPlan("world:rag:2"),), curves, limit=9)
+        (cell,) = (cell for cell in study.cells(study.tasks[0]) if cell.condition.name == "edit/none")
+        return cell.limit, cell.traces, cell.models
+
+    one, other = {"models": ("twin-arm",), "limit": 3, "traces": 1}, {"models": ("twin-llada",), "limit": 5}
+    assert shared(one, other) == (5, 1, ("twin-arm", "twin-llada"))
+    assert shared(one, {"traces": 2, "limit": 2}) == (3, 2, ())  # which is all of them
+    assert shared({}, one) == (9, 1, ())
+
+
+def test_the_dose_of_heads_is_their_number():
+    found = edit_conditions("heads 0.1; heads 0.1,2.3,3.0", EditOptions(controls=False))
+    assert [one.labels["dose"] for one in found] == [0, 1, 3]

@@ -118,6 +118,15 @@ def test_another_plan_another_number_and_unfinished_shares_are_refused(divided, 
         merge_shares(tmp_path)
 
 
+@pytest.mark.parametrize(("number", "end"), [(10, "10-of-10"), (12, "10-of-12, ...")])
+def test_of_many_unfinished_shares_the_first_ten_are_named(tmp_path, number, end):
+    (tmp_path / "shares" / f"7-of-{number}").mkdir(parents=True)
+    with pytest.raises(UserError) as told:
+        merge_shares(tmp_path)
+    assert f"{number} of the {number} shares of {tmp_path} are not finished (1-of-{number}, 2-of" in str(told.value)
+    assert f" {end}): run them, then merge again." in str(told.value)
+
+
 def test_traces_are_copied_where_the_disk_has_no_links(folders, divided, monkeypatch):
     def refuse(*_):
         raise OSError("no links here")
@@ -127,6 +136,13 @@ def test_traces_are_copied_where_the_disk_has_no_links(folders, divided, monkeyp
     traces = Run(divided).traces(control=None)
     assert len(traces) == 12 and all(path.stat().st_nlink == 1 for path in traces)
     assert run_bytes(divided) == run_bytes(folders[0])
+    traces[0].write_bytes(traces[0].read_bytes()[:-20])  # a copy can be damaged alone: its share still has it
+    merge_shares(divided)
+    assert run_bytes(divided) == run_bytes(folders[0])
+    path = divided / "study.toml"
+    path.write_text(path.read_text().replace("limit = 3", "limit = 2"))
+    with pytest.raises(UserError, match="holds another study: limit is 2 there and 3 here"):
+        merge_shares(divided)
 
 
 def test_shares_as_they_are_written():

@@ -63,6 +63,9 @@ def test_slurm_gets_the_array_and_a_job_that_merges_after_it(tmp_path, monkeypat
     assert [job.job_id for job in jobs] == ["17_0", "17_1", "17_2", "27"]
     first, second = kept.read_text().split("#!/bin/bash")[1:]
     assert "array=0-2%3" in first and "gpus-per-node=2" in first and "dependency" not in first
+    assert jobs[-1].submission().args == (tmp_path / "run", 3)  # the processor cores that the job asks for
+    assert [job.submission().args for job in jobs[:-1]] == [(1,), (2,), (3,)]
+    assert "cpus-per-task=3" in second and "mem=20GB" in second and "time=90" in second
     assert "dependency=afterok:17" in second and "--array" not in second and "gpus-per-node=0" in second
 
 

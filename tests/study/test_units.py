@@ -74,3 +74,9 @@ def test_baselines_are_not_traced_where_the_study_keeps_traces():
     study = small_study(tasks=(TaskPlan("world:rag:3"),), conditions=(Curve("noise", "1"),), traces=2)
     traced = {job.unit.condition for job in plan_jobs(study, [load_task(study, study.tasks[0])]) if job.traced}
     assert traced == {"noise/topical/gold-kept/1"}
+
+
+def test_controls_have_no_more_samples_than_are_asked():
+    study = small_study(tasks=(TaskPlan("world:rag:3"),), conditions=(Curve("documents", "3", limit=2, traces=4),))
+    counted = Counter(job.unit.control for job in jobs_of(study) if job.unit.model == "twin-arm")
+    assert counted == {"": 2, "untrained": 2, "null_query": 2}
