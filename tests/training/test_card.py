@@ -1,6 +1,7 @@
 """Cards and tables of gates: what they say of a run, line by line."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -94,3 +95,23 @@ def test_an_adapters_card_says_how_it_was_made_and_what_it_can_do(parent, data_f
 def test_a_folder_without_a_log_has_no_card(tmp_path):
     with pytest.raises(UserError, match=r"no log\.jsonl"):
         write_card(tmp_path, [])
+
+
+def test_the_card_tells_of_a_known_parent_and_of_the_last_step_that_was_trained(tmp_path):
+    """A read-out may be the last line of the log, and an ARM has no mask token."""
+    settings = {"to": "arm", "parent": "smollm2-135m", "mask_id": None, "data": {"nq.jsonl": "ab12"}, "seed": 0}
+    settings |= asdict(AdapterRecipe(steps=100, window=24))
+    rows = [settings, {"step": 100, "tokens": 123456, "loss": 0.5, "seconds": 170.0}, {"step": 100, "read_out": 0.25}]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    write_card(tmp_path, [])
+    card = (tmp_path / "README.md").read_text()
+    for line in (
+        "- Parent: smollm2-135m (SmolLM2-135M-Instruct by Hugging Face, Apache-2.0)",
+        "- Trained for 100 steps, 123,456 tokens, 3 minutes; last loss 0.5",
+        "- Command: `floatscope adapt smollm2-135m --to arm --data nq.jsonl --out DIR --seed 0 --steps 100 "
+        "--window 24`",
+        "- Data, of which about 400 questions were held out by passage:",
+        "Documents are windows of about 24 tokens.",
+    ):
+        assert line in card.splitlines()
+    assert "An autoregressive fork" in card and "Mask token" not in card and "Greedy, 12 tokens at most." in card

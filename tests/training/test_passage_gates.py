@@ -79,6 +79,9 @@ def test_each_gate_asks_what_it_says(held_out, monkeypatch):
     assert (text["right"], text["least"], text["passed"], text["n"]) == (0.6, 0.3, True, 2)
     assert (written["right"], written["least"], written["passed"]) == (0.2, 0.3, False)
     assert measure_adapter("before", "before", held_out, 4)[2]["passed"] is False  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(gates, "recover", lambda model, samples: [0.9, 0.1] if model == "after" else [0.2, 0.2])
+    chance = measure_adapter("after", "before", held_out, 4)[2]  # pyright: ignore[reportArgumentType]
+    assert chance["right"] > chance["least"] and chance["passed"] is False  # better, and may be so by chance
 
 
 @pytest.mark.parametrize("kind", ["fork", "parent"])
@@ -156,3 +159,25 @@ def test_a_guess_takes_any_name_or_number():
     )  # In, 1815, Duke of Wellington, Blücher, Waterloo.
     bare = Sample("2", "who", ("Ada",))
     assert guess_in_passages(bare, [bare, Sample("3", "who", ("Ada",)), Sample("4", "who", ("Bela",))]) == 1.0
+
+
+def test_every_text_is_masked_at_places_of_its_own_that_stay(held_out, folder):
+    """The same for every model and every run, and other ones for another question about the same text."""
+    model, places = fs.load(folder), []
+
+    class Watched:
+        tokenizer, mask_id = model.tokenizer, model.mask_id
+
+        def rows(self, positions, pads):
+            places.append(positions[0].tolist())
+            return model.rows(positions, pads)
+
+        def forward(self, *given):
+            return model.forward(*given)
+
+    twice = [held_out[0], replace(held_out[0], id="another")]
+    first, second = (list(recover(Watched(), twice)) for _ in range(2))  # pyright: ignore[reportArgumentType]
+    assert places[:2] == places[2:] and places[0] != places[1] and first == second
+    tokens = len(model.tokenizer.tokenize(held_out[0].documents[0].text))
+    assert all(found == sorted(set(found)) and len(found) == round(0.15 * tokens) for found in places)
+    assert min(map(min, places)) >= 1  # bos is never asked for

@@ -18,6 +18,7 @@ from floatscope.models.twins import TwinShape, make_model, save_twin
 from floatscope.qa.readers import read_samples
 from floatscope.qa.world.vocabulary import make_tokenizer
 from floatscope.training import world_stream
+from floatscope.training.gates import read_out
 from floatscope.training.learner import TwinLearner
 from floatscope.training.objective import make_target
 from floatscope.training.recipe import RECIPES, AdapterRecipe, TwinRecipe
@@ -101,10 +102,18 @@ def test_a_resumed_run_ends_in_the_same_adapter(to, parent, data_file, tmp_path)
 
 def test_read_outs_are_logged_and_told(parent, data_file, tmp_path, monkeypatch):
     monkeypatch.setattr("floatscope.training.trainer.READ_EVERY", 3)
-    seen = []
+    monkeypatch.setattr("floatscope.training.runs.READ_OUT", 5)
+    seen, asked = [], []
+
+    def remembering(model, samples):
+        asked.append([sample.id for sample in samples])
+        return read_out(model, samples)
+
+    monkeypatch.setattr("floatscope.training.runs.read_out", remembering)
     out = adapt(parent, "dream", [data_file], tmp_path, ADAPTER, progress=seen.append)
+    assert asked == 2 * [[sample.id for sample in read_samples(out / "held_out.jsonl")][:5]]
     found = [(row["step"], row["read_out"], row["n"]) for row in rows_of(out) if "read_out" in row]
-    assert [(step, n) for step, _, n in found] == [(3, 12), (6, 12)] and all(0 <= share <= 1 for _, share, _ in found)
+    assert [(step, n) for step, _, n in found] == [(3, 5), (6, 5)] and all(0 <= share <= 1 for _, share, _ in found)
     assert [now.read_out is not None for now in seen] == [step in (3, 6) for step in range(1, 8)]
 
 

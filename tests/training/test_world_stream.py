@@ -72,7 +72,7 @@ def test_a_question_is_asked_once():
 def test_a_passage_is_notes_and_their_account_with_a_gap_anywhere():
     tokenizer = make_tokenizer()
     stream = stream_of(Lesson(1, {"binding": 1.0}, passages=1.0, slots=1), batch=16)
-    layouts, names, eos, sentences = Counter(), Counter(), 0, Counter()
+    layouts, names, eos, bare, sentences = Counter(), Counter(), 0, 0, Counter()
     for step in range(24):
         batch = stream.at(step)
         hinted = iter(batch.found.tolist())
@@ -101,12 +101,13 @@ def test_a_passage_is_notes_and_their_account_with_a_gap_anywhere():
             place = (numbers[0] == 0, numbers[-1] == len(first) - 1)
             layouts[place, notes_first, names_only] += 1
             sentences[len(numbers)] += 1
+            bare += place[1] and notes_first and not names_only and FIRST_EOS not in roles
             if FIRST_EOS in roles:
                 eos += 1
                 assert place[1] and notes_first and not names_only
                 assert set(roles[gap[-1] + 2 :].tolist()) <= {LATER_EOS, PADDING}
         assert next(hinted, None) is None
-    assert len(layouts) == 16 and min(layouts.values()) > 2 and eos > 30
+    assert len(layouts) == 16 and min(layouts.values()) > 2 and eos > 30 and 0 < bare < eos / 4  # one slot in nine
     assert set(sentences) == set(range(1, 11)) and set(names) == {"subject", "object", "sentence"}
     assert 0.8 < names["subject"] / names["object"] < 1.25
 
@@ -153,3 +154,36 @@ def test_a_stream_goes_on_from_its_state():
     resumed.state = whole.state
     assert torch.equal(resumed.at(12).ids, batch.ids) and torch.equal(resumed.at(13).ids, whole.at(13).ids)
     assert whole.told() == {"right": 0.5, "documents": 1}
+
+
+def test_more_slots_leave_room_for_fewer_questions():
+    """Each question has as many slots, 64 in all at most; without documents twice as many are asked."""
+    for kind, most in (("rag", 1), ("closed", 2)):
+        counts = Counter()
+        stream = stream_of(Lesson(2, {kind: 1.0}, questions=10, slots=32), batch=16)
+        for step in range(8):
+            for questions in stream.at(step).questions:
+                sizes = [int((questions == number).sum()) for number in range(int(questions.max()) + 1)]
+                assert len(sizes) == most * min(10, 64 // max(sizes))
+                assert len(set(sizes)) == 1 or max(sizes) < 7  # an answer may have more tokens than few slots
+                counts[len(sizes)] += 1
+        assert len(counts) > 4 and max(counts) == 10 * most and min(counts) == 2 * most
+
+
+def test_some_questions_have_no_answer_and_some_are_about_what_was_learnt():
+    tokenizer = make_tokenizer()
+    stable = {fact.object.name for fact in World(0).stable_facts}
+    told, documents = Counter(), 0
+    stream = stream_of(Lesson(3, {"binding": 1.0}, questions=10, unanswerable=0.2, stable=0.1), batch=16)
+    for step in range(8):
+        batch = stream.at(step)
+        for ids, roles, questions in zip(batch.ids, batch.roles, batch.questions, strict=True):
+            text = tokenizer.decode(ids[roles == TEXT]).split("\nQuestion")[0]
+            documents = max(documents, text.count("Document "))
+            for number in range(10):
+                answer = tokenizer.decode(ids[(questions == number) & (roles != FIRST_EOS)])
+                kind = "none" if answer == "not stated" else "read" if answer in text else "known"
+                told[kind] += 1
+                assert kind != "known" or answer in stable
+    assert documents == 3 and abs(told["none"] / told.total() - 0.2) < 0.05
+    assert abs(told["known"] / told.total() - 0.1) < 0.04
