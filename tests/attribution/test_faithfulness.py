@@ -77,3 +77,31 @@ def test_the_table_has_right_and_wrong_answers_and_auroc():
     found = {row["method"]: row["value"] for row in table.filter(measure="auroc").iter_rows(named=True)}
     assert found == {"support": 1.0, "confidence": 0.5, "entropy": 1.0}
     assert "| leave_one_out | 0.88 [" in faithfulness_text(table)
+
+
+def test_the_text_has_a_line_per_method_and_blanks_where_nothing_is_known():
+    methods = {"leave_one_out": scores(3, 2, 1), "attention": scores(1, 2, 3), "uniform": {"documents": [1, 1, 1]}}
+    made = [one | {"attribution": record(methods)} for one in rows(False)]
+    lines = faithfulness_text(faithfulness(made)).splitlines()
+    assert lines[0] == "**Attribution: m, t, c** (value [95 % interval], guess level in brackets)"
+    assert lines[2] == "| method | top_gold | top_stands | sentence_auc | rank |"
+    told = {line.split(" | ")[0]: line.strip("| ").split(" | ") for line in lines[4:7]}
+    assert [cells[0] for cells in told.values()] == list(methods)
+    assert told["| attention"][1:] == ["0.00 [0.00, 0.00] (0.33)"] * 2 + ["1.00 [1.00, 1.00] (0.50)"] + [
+        "-1.00 [-1.00, -1.00] (0.00)"
+    ]
+    assert told["| uniform"][1] == "0.33 [0.33, 0.33] (0.33)"  # every document alike: a guess, and no rank
+    assert lines[6].endswith(" |  |  |") and lines[4].count("1.00") == 3 and lines[4].endswith("|  |")
+    assert lines[8].startswith("AUROC of right answers: support 1.00 [") and lines[8].endswith("(0.50), n = 4.")
+
+
+def test_what_two_documents_or_no_other_sample_cannot_tell_is_left_out(monkeypatch):
+    methods = {"leave_one_out": scores(3, 1), "attention": scores(1, 2)}
+    two = record(methods, gold=(1, 0), stands=(1, 1))
+    assert measures(two, methods).keys() == {
+        (method, measure) for method in methods for measure in ("top_gold", "sentence_auc")
+    }  # a rank of two is a coin, and what stands in all documents tells nothing
+    alone = rows(True)[:1]
+    assert "retrieval_heads" not in with_heads(alone, 0)  # heads are chosen on others, and there are none
+    both = [one | {"number": 2 * place} for place, one in enumerate(rows(True)[:2])]
+    assert "retrieval_heads" not in with_heads(both, 0)  # an even number is of the same half

@@ -233,6 +233,40 @@ def test_heads_come_from_the_table_of_a_run(tmp_path):
     pl.DataFrame(rows).write_parquet(tmp_path / "heads.parquet")
     assert read_heads(tmp_path / "heads.parquet", "a") == [(2, 1), (0, 3)]
     assert read_heads(str(tmp_path / "heads.parquet"), "a", most=1) == [(2, 1)]
+    assert read_heads("3.1, 5.0", "a") == [(3, 1), (5, 0)]
+    with pytest.raises(fs.UserError, match=r"There is no table of heads gone\.parquet"):
+        read_heads("gone.parquet", "a")
+    pl.DataFrame(rows).drop("rank").write_parquet(tmp_path / "other.parquet")
+    with pytest.raises(fs.UserError, match=r"other\.parquet has no column 'rank'"):
+        read_heads(tmp_path / "other.parquet", "a")
+
+
+def test_a_result_names_its_best_document_and_reads_as_a_line():
+    """Of two answers: the scores of all its tokens together, in nats for a causal method."""
+    found = explain(case_of("llada"), "leave_one_out", support=True)
+    assert found.top == [*found.documents].index(max(found.documents)) and found.sequences == 4
+    first, second = (f"{score:.3g}" for score in found.documents)
+    assert repr(found) == (
+        f"Attribution({found.answer!r} by leave_one_out: doc 1: {first}, doc 2: {second}; 4 sequences)"
+    )
+    turned = replace(found, documents=found.documents[::-1])
+    assert turned.top == 1 - found.top
+    np.testing.assert_allclose(found.by_token.documents.sum(0), found.documents)
+
+
+def test_an_arm_has_one_moment_and_an_mdm_one_per_commit():
+    arm, mdm = case_of("llama"), case_of("llada")
+    assert [*arm.commits] == [*arm.until] == [0] and arm.commits[0].tolist() == arm.slots.tolist() == arm.until[
+        0
+    ].tolist()
+    commit = mdm.generation.commit_step[mdm.slots]
+    assert {step: own.tolist() for step, own in mdm.commits.items()} == {
+        int(step): np.flatnonzero(commit == step).tolist() for step in sorted(set(commit))
+    }
+    assert {step: own.tolist() for step, own in mdm.until.items()} == {
+        step: np.flatnonzero(commit >= step).tolist() for step in range(int(commit.max()) + 1)
+    }
+    assert {step: own.tolist() for step, own in mdm.first.items()} == {int(commit.min()): mdm.slots.tolist()}
 
 
 def test_every_method_says_its_cost():
