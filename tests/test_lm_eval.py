@@ -9,10 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import floatscope as fs
 from floatscope.errors import UserError
+from floatscope.qa.stressors import derived_seed
 from floatscope.qa.tasks import read_task
+from tests.qa.tokenizers_made import byte_level
 from tests.tiny_models import MASK, tiny_model
 
 pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
@@ -282,6 +285,23 @@ def test_greedy_is_asked_under_the_edits_and_in_the_order_given(name):
     assert found == [*expected, True] and any(expected)
     plain = FloatscopeLM(name, mc=1, batch_size=2)
     assert [greedy for _, greedy in plain._loglikelihood_tokens(asked)] != expected
+
+
+def test_blanks_around_an_answer_stay(tmp_path):
+    """What the model wrote is cut at stop strings alone: tasks of code live by their indents."""
+    tokenizer = byte_level()
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    made = FloatscopeLM(str(tmp_path), temperature=9.0)
+    prompts = [f"Who is {name}?" for name in "abcdefghijkl"]
+    answers = made.generate_until([Request(prompt, {"until": [], "max_gen_toks": 3}) for prompt in prompts])
+    for prompt, answer in zip(prompts, answers, strict=True):
+        sampler = fs.AutoregressiveSampler(length=3, temperature=9.0)
+        ids = fs.generate(made.model, made.tok_encode(prompt), sampler, [derived_seed(0, prompt)]).answer.tolist()
+        assert answer == tokenizer.decode(ids, skip_special_tokens=True)
+    assert any(answer != answer.strip() for answer in answers)
 
 
 def test_what_the_harness_asks_of_a_model(twin, monkeypatch):

@@ -285,6 +285,10 @@ def test_rules_of_reading_are_judged_by_the_dose_that_decides():
     assert [(one["verdict"], one["x"]) for one in found] == [
         ("present", "5"), ("reversed", "9"), ("absent", "1"), ("not measured", None),
     ]  # fmt: skip
+    edge = [effect("edit/block top/2/all", -0.1, 0.04), effect("edit/block top/4/all", -0.3, 0.04)]
+    edge += [effect("edit/block top/1/all", -0.3, 0.05, "n")]  # just not sure enough
+    told = [(one["verdict"], one["x"]) for one in verdicts(pl.DataFrame(edge), [rule], ["m", "n"])]
+    assert told == [("present", "4"), ("absent", "1")]  # of doses that are as sure, the strongest
     only = Rule("It matters", "block top", "as much", "higher", layers="deep", models=("m",))
     assert [(one["verdict"], one["p"]) for one in verdicts(scores, [only], ["m", "n"])] == [("present", 0.001)]
     row = readings(scores, [rule]).rows[0]
