@@ -47,6 +47,8 @@ def test_the_world_is_a_task_of_every_kind(kind):
     documents = 0 if KINDS[kind].least == 0 else 5
     assert task.samples == tuple(World(0).samples(kind, 3, split="test", documents=documents, seed=2))
     assert len({sample.id for sample in task.pool.samples}) == len(task.pool.samples)
+    others = World(0).samples("rag", 200, split="test", documents=5, seed=3)  # of another seed than the samples
+    assert [sample.question for sample in task.pool.samples[3:]] == [sample.question for sample in others]
 
 
 def test_world_alone_is_rag_and_a_number_says_how_many_documents():
@@ -128,7 +130,8 @@ def test_documents_are_retrieved_from_a_corpus_and_the_recall_reported(questions
     assert task.pool.documents == task.pool.retriever.documents
     assert len(task.pool.documents) == 8
     own = read_task(questions, retrieve=1)
-    assert own.recall[0].answer == 1.0
+    assert own.recall[0].answer == 1.0 and len(own.recall) == 1
+    assert [recall.k for recall in read_task(questions, retrieve=5).recall] == [1, 2, 5]  # its own number once
 
 
 def test_wrong_records_are_raised_or_kept_as_skipped(tmp_path):

@@ -18,6 +18,8 @@ def test_a_cooldown_takes_the_rate_to_nothing():
     assert all(rate_at(step, plain) == rate_at(step, cooled) for step in range(61))
     assert rate_at(70, cooled) == pytest.approx(rate_at(70, plain) / 2)
     assert rate_at(80, cooled) == 0.0 < rate_at(80, plain)
+    floor = plain.floor  # the cosine goes on to the horizon, whatever the last step is
+    assert rate_at(55, plain) == pytest.approx(floor + (1 - floor) / 2)
 
 
 @pytest.mark.parametrize("name", ["steps", "batch", "rank", "held_out"])

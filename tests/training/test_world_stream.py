@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -187,3 +188,22 @@ def test_some_questions_have_no_answer_and_some_are_about_what_was_learnt():
                 assert kind != "known" or answer in stable
     assert documents == 3 and abs(told["none"] / told.total() - 0.2) < 0.05
     assert abs(told["known"] / told.total() - 0.1) < 0.04
+
+
+def test_a_round_is_cut_by_length_and_its_batches_come_in_any_order():
+    stream = stream_of(Lesson(6, {"rag": 1.0}), batch=4)
+    ends = []
+    for step in range(8):
+        sizes = (stream.at(step).roles != PADDING).sum(1)
+        ends.append((int(sizes.min()), int(sizes.max())))
+    ordered = sorted(ends)
+    assert all(before[1] <= after[0] for before, after in pairwise(ordered))  # alike with alike, so little is padded
+    assert ends not in (ordered, ordered[::-1])
+
+
+def test_a_lesson_is_not_learnt_by_a_few_lucky_steps():
+    stream = stream_of(Lesson(1, {"binding": 1.0}), Lesson(2, {"binding": 1.0}), batch=1)
+    for step in range(40):
+        stream.at(step)
+        assert stream.told()["documents"] == (1 if step < 32 else 2)  # after 32 steps that were right
+        stream.hear(1.0)
