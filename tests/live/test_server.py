@@ -21,7 +21,7 @@ from floatscope import cli
 from floatscope.analysis.anchors import detect
 from floatscope.live.events import denoise
 from floatscope.live.requests import Limits, read_request
-from floatscope.live.server import FILES, LiveServer
+from floatscope.live.server import FILES, Handler, LiveServer
 from floatscope.qa.world import World
 from tests.live.serving import run_job, send, serving, start_job, wait_until
 
@@ -309,6 +309,7 @@ def test_there_is_no_way_to_the_file_system(server, path):
         (400, b"{", {}, "not valid JSON"),
         (400, b'{"question": "x", "models": ["/etc/passwd"]}', {}, "no such model"),
         (413, b" " * 300_000, {}, "300,000 bytes: at most 262,144"),
+        (413, b" " * 6_000_000, {}, "6,000,000 bytes: at most 262,144"),  # all of it is read, or this would be lost
         (413, None, {"Content_Length": "99999999999999"}, "at most 262,144"),
         (411, b"", {"Content_Length": "-1"}, "Content-Length"),
         (411, None, {"Content_Length": "9" * 5000}, "Content-Length"),
@@ -357,6 +358,20 @@ def test_twins_begin_with_few_slots_and_other_models_with_more(models):
             assert (server.setup["slots"], server.setup["steps"]) == (usual, usual)
             assert server.setup["models"] == [{"name": name, "kind": "mdm", "visibility": "bidirectional"}]
             assert server.setup["limits"] == dataclasses.asdict(Limits())
+
+
+def test_jobs_go_to_one_door(server):
+    body = json.dumps(REQUEST).encode()
+    status, _, answer = send(server, "POST", "/", body, Content_Type="application/json")
+    assert status == 404 and json.loads(answer)["sentence"] == "There is nothing here: jobs go to /jobs."
+
+
+def test_who_sends_half_a_request_is_not_waited_for(server, monkeypatch):
+    assert 0 < Handler.timeout <= 60
+    monkeypatch.setattr(Handler, "timeout", 0.2)
+    with socket.create_connection(server.server_address, timeout=20) as slow:
+        slow.sendall(b"GET / HTTP/1.1\r\nHost: loc")
+        assert slow.recv(1) == b""  # closed, without an answer
 
 
 def test_a_port_in_use_is_one_sentence(server, monkeypatch, capsys):

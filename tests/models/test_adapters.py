@@ -214,6 +214,8 @@ WEIGHTS = "adapter_model.safetensors"
         (lambda folder: (folder / "fork.json").write_text("{"), "fork.json is not valid JSON"),
         (set_json("fork.json", parent="nowhere"), "no model at 'nowhere'"),
         (set_json("fork.json", parent=...), "fork.json: a fork needs the key 'parent'"),
+        (set_json("fork.json", parent=""), "a fork needs the name of its parent"),
+        (lambda folder: save_file({}, folder / WEIGHTS), f"{WEIGHTS} holds no LoRA matrices"),
         (set_json("fork.json", to="bert"), "to should be one of arm, dream, llada, not 'bert'"),
         (set_json("fork.json", mask_id=None), "a dream fork needs a mask token"),
         (set_json("fork.json", mask_id=400), "for a mask token below 40"),
@@ -226,6 +228,15 @@ def test_what_cannot_be_merged_is_a_sentence(parent: Path, tmp_path: Path, chang
     with pytest.raises(fs.UserError, match=sentence) as error:
         fs.load(folder)
     assert "\n" not in str(error.value)
+
+
+def test_an_adapter_of_peft_must_name_its_parent(parent: Path, tmp_path: Path) -> None:
+    folder = make_adapter(tmp_path, parent, "arm")
+    (folder / "fork.json").unlink()
+    for named in (None, "", 3):
+        set_json("adapter_config.json", base_model_name_or_path=named)(folder)
+        with pytest.raises(fs.UserError, match="names no parent in base_model_name_or_path: add it"):
+            fs.load(folder)
 
 
 def test_modules_that_the_parent_has_not_or_shares(parent: Path, tmp_path: Path) -> None:
