@@ -4,10 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from rich.console import Console
 
 from floatscope import cli
+from floatscope.attribution.attributed import Attribution, Scores
+from floatscope.canvas import Region
+from floatscope.cli.explaining import _show as show
 from floatscope.errors import UserError
+from floatscope.qa.world.vocabulary import make_tokenizer
 from floatscope.study.division import Division
 from floatscope.study.estimating import Estimate
 from floatscope.study.plan import Curve, ModelPlan, PromptPlan, Study, TaskPlan, find_study, read_study
@@ -150,3 +156,33 @@ def test_a_run_ends_in_a_sentence(monkeypatch, capsys, done, failed, damaged, to
         f"floatscope: {told}; the run is there/shares/1-of-2",
         "floatscope: after all 2 shares: floatscope merge there",
     ]
+
+
+def test_explain_shows_each_token_in_the_colour_of_its_document_and_bars_to_scale(monkeypatch, capsys):
+    tokenizer = make_tokenizer()
+    words = "The founder of Ferrox Steel is Ida Ritter . Calyx Foods is based in Port Alden . Olga Hale".split()
+    ids = np.array(tokenizer.convert_tokens_to_ids(words))
+    spans = (Region("doc 1", 0, 9), Region("doc 2", 9, 12), Region("doc 2", 12, 17), Region("doc 3", 17, 19))
+    case = SimpleNamespace(
+        model=SimpleNamespace(tokenizer=tokenizer), canvas=SimpleNamespace(ids=ids), slots=np.arange(3),
+        generation=SimpleNamespace(answer=np.array([*ids[6:8], ids[8], 2])),
+        documents={"doc 1": np.arange(9), "doc 2": np.arange(9, 17), "doc 3": np.arange(17, 19)},
+    )  # fmt: skip
+    by_token = Scores(np.array([[0.5, 0.1, 0], [0, 1.9, -1], [-1, 0, -2]]), np.zeros((3, 4)), np.zeros((3, 19)))
+    told = Attribution(
+        "leave_one_out", "Ida Ritter.", np.array([0.5, 2.0, -3.0]), np.array([9.0, 0.4, 1.6, -3.0]), np.zeros(19),
+        by_token, ("Ida", "Ritter", "."), spans, sequences=5, support=2.5,
+    )  # fmt: skip
+    console = Console(force_terminal=True, color_system="standard", width=160, highlight=False, markup=False)
+    monkeypatch.setattr("floatscope.cli.explaining.literal_console", lambda: console)
+    show(case, told, ["first", "second one", "c"])  # pyright: ignore[reportArgumentType]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "\x1b[1manswer: \x1b[0m\x1b[36mIda\x1b[0m\x1b[35m Ritter\x1b[0m."
+    assert lines[1] == f"doc 1 first      \x1b[36m{'█' * 8}{' ' * 22}\x1b[0m 0.500"
+    assert lines[2] == f"doc 2 second one \x1b[35m{'█' * 30}\x1b[0m 2.000"
+    assert lines[3] == f"doc 3 c          \x1b[33m{' ' * 30}\x1b[0m -3.000"
+    assert lines[4] == "most of it: \x1b[35mbased in Port Alden.\x1b[0m (1.600)"  # of the best document's sentences
+    assert lines[5] == (
+        "leave_one_out: nats of log-probability lost when it is hidden, 5 sequences beside the answer; all documents: "
+        "2.50 nats"
+    )
