@@ -8,6 +8,7 @@ import pytest
 import floatscope as fs
 from floatscope.attribution import METHODS, explain
 from floatscope.attribution.case import Case
+from floatscope.attribution.recorded import record
 from floatscope.attribution.row_attention import read_heads
 from floatscope.attribution.surrogate import lasso
 from floatscope.canvas import Region
@@ -271,3 +272,41 @@ def test_an_arm_has_one_moment_and_an_mdm_one_per_commit():
 
 def test_every_method_says_its_cost():
     assert all(row.summary and row.cost for row in METHODS.values())
+
+
+def test_the_text_of_an_answer_ends_before_its_first_eos_and_has_one_token_at_least():
+    case = case_of("llada")
+    (eos, *_) = case.model.eos_ids
+    for place, kept in ((2, [0, 1]), (0, [0])):
+        canvas = case.generation.canvas.copy()
+        canvas[case.generation.slots] = [5, 6, 7, 8]
+        canvas[case.generation.slots[place]] = eos
+        made = Case.of(case.model, PROMPT, case.sampler, replace(case.generation, canvas=canvas), 3)
+        assert made.slots.tolist() == kept
+
+
+def test_the_seed_of_an_answer_can_be_given():
+    model = tiny_model("llada")
+    sampler = model.sampler({"steps": 4}, length=4, temperature=2.0, seed=1)
+    own, given = (fs.attribute(model, PROMPT, sampler, "lexical", **how).answer for how in ({}, {"seed": 5}))
+    by_hand = [fs.generate(model, PROMPT, sampler, [seed]).answer for seed in (1, 5)]
+    assert [own, given] == [" ".join(map(str, answer)) for answer in by_hand] and own != given
+
+
+def test_what_a_study_keeps_are_falls_of_every_set_and_the_mass_of_every_head():
+    """By hand from the passes themselves, and from the rows at the commits."""
+    case = case_of("llada")
+    found = record(case, ["leave_one_out", "retrieval_heads"], removal=True)
+    spans = [[*DOCS["doc 1"]], [*DOCS["doc 2"]], [*DOCS["doc 1"], *DOCS["doc 2"]]]
+    falls = [
+        sum(plain_log(case, slot, (), False) - plain_log(case, slot, span, False) for slot in case.slots)
+        for span in spans
+    ]
+    assert found["falls"] == pytest.approx(falls, abs=2e-3)
+    assert list(found["methods"]) == ["leave_one_out"]
+    heads = np.array(found["heads"])  # [layer, head, document]
+    assert heads.shape == (case.model.layers, case.model.config.num_attention_heads, 2)
+    plain = explain(case, "attention").documents  # the mean over layers, heads and tokens of the answer
+    np.testing.assert_allclose(heads.mean((0, 1)), plain, rtol=1e-3)
+    one = explain(case, "retrieval_heads", heads=[(1, 2)]).documents
+    np.testing.assert_allclose(heads[1, 2], one, rtol=1e-3)

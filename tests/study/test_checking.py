@@ -63,3 +63,27 @@ def test_data_and_templates_that_are_missing_or_wrong(tmp_path):
     assert "line 2" in found["task wrong"]
     assert "No sample fits the condition 'documents/3'" in found["task bare"]
     assert "mine.txt" in found["prompt"]
+
+
+def test_a_family_that_is_named_is_not_looked_for(tmp_path):
+    tiny_model("llama").backbone.save_pretrained(tmp_path / "mine")
+    config = json.loads((tmp_path / "mine" / "config.json").read_text()) | {"model_type": "mystery"}
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(config | {"architectures": ["MysteryLM"]}))
+    found = lacks(
+        models=(
+            ModelPlan("named", str(tmp_path / "mine"), family="llada"),
+            ModelPlan("odd", str(tmp_path / "mine"), family="llada", sampler={"block": 3}),
+            ModelPlan("unknown", str(tmp_path / "mine")),
+        )
+    )
+    assert found["model named"] == "" and "with 4 slots" in found["model odd"]
+    assert "unknown family" in found["model unknown"]
+
+
+def test_slots_of_a_condition_are_those_that_the_sampler_must_fill():
+    curves = (Curve("slots", "6,8"),)
+    found = lacks(models=(ModelPlan("odd", "twin-llada", sampler={"block": 4}),), conditions=curves)
+    assert "with 6 slots" in found["model odd"]
+    curves = (Curve("slots", "8,12"),)
+    found = lacks(models=(ModelPlan("even", "twin-llada", sampler={"block": 4}),), conditions=curves)
+    assert found["model even"] == ""
