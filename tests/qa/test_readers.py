@@ -286,6 +286,40 @@ def test_wrong_line_is_fatal_or_skipped_with_its_number(line: str, tmp_path: Pat
     assert [(entry.source, entry.place) for entry in skipped] == [("a.jsonl", "line 3")]
 
 
+@pytest.mark.parametrize(
+    ("shape", "record", "told"),
+    [
+        ("plain", {"question": "Q", "answers": ["A"], "documents": [3]}, "neither a text nor an object with a `text`"),
+        ("plain", {"question": "Q", "answers": ["A"], "documents": "x"}, "its field `documents` is not a list"),
+        ("plain", {"question": "Q", "answers": ["A"], "metadata": [1]}, "its field `metadata` is not an object"),
+        ("kilt", {"input": "Q", "output": [{"provenance": []}]}, "it has no answer in `output[].answer`"),
+        ("triviaqa", {"Question": "Q", "Answer": "A"}, "it has no object `Answer` (the test set"),
+        ("triviaqa", {"Question": "Q", "Answer": {"Aliases": []}}, "its `Answer` has neither `Value` nor `Aliases`"),
+        (
+            "hotpotqa",
+            {"question": "Q", "answer": "A", "supporting_facts": [["T"]], "context": []},
+            "its field `supporting_facts` is not a list of pairs that start with a title",
+        ),
+        (
+            "hotpotqa",
+            {"question": "Q", "answer": "A", "supporting_facts": [["T", 0]], "context": [["T", "one text"]]},
+            "the paragraph 'T' in `context` is not a list of sentences",
+        ),
+        (
+            "hotpotqa",
+            {"question": "Q", "answer": "A", "supporting_facts": [], "context": {"title": ["T"], "sentences": []}},
+            "its field `context` is neither a list of objects nor equal columns",
+        ),
+        ("kilt", {"input": "Q", "output": "A"}, "its field `output` is not a list of objects"),
+    ],
+)
+def test_what_is_wrong_with_a_record_of_a_shape_is_said(shape: str, record: object, told: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "some.jsonl", record)
+    with pytest.raises(UserError) as error:
+        list(read_samples(path, shape))
+    assert told in str(error.value) and "line 1" in str(error.value)
+
+
 def test_wrong_first_line_is_skipped_too(tmp_path: Path) -> None:
     for suffix in ("jsonl", "json"):
         path = tmp_path / f"a.{suffix}"

@@ -38,6 +38,19 @@ def test_a_run_holds_the_values_and_anchors_of_the_trace(kind):
     assert run["confidence"] == [0.1235, 0.25, 0.5, 1.0]
 
 
+def test_a_report_has_some_layers_of_a_deep_model_evenly_spaced():
+    trace = to_trace(full_run(steps=2, layers=21))
+    whole, some = player.run_data(trace), player.run_data(trace, whole=False)
+    names = [0, 2, 4, 7, 9, 11, 13, 16, 18, 20]  # the first, the last and eight between them
+    assert (some["layers"], some["layer_names"], some["of_layers"]) == (10, names, 21)
+    assert (whole["layers"], whole["layer_names"], whole["of_layers"]) == (21, list(range(21)), 21)
+    for number, step in enumerate(some["steps"]):
+        np.testing.assert_allclose(decoded(step, 10), trace.received[number, names], atol=1e-4)
+        assert step["anchors"] == [whole["steps"][number]["anchors"][layer] for layer in names]
+    shallow = to_trace(full_run(steps=2, layers=10))
+    assert player.run_data(shallow, whole=False)["layer_names"] == list(range(10))
+
+
 def test_a_confidence_that_was_not_kept_is_null():
     """As a trace that was imported from the reference has it."""
     trace = to_trace(full_run())
