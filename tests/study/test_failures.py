@@ -144,3 +144,16 @@ def test_passages_have_no_place_among_answers(tmp_path):
     found = run_study(study, tmp_path / "run").run
     assert unit_frame(found)["task"].to_list() == ["rag", "rag"]
     assert found.results().filter(task="passages", control="")["trace"].to_list() == [None, None]
+
+
+def test_filters_and_counts_by_hand():
+    rows = [
+        ("s1", "a", 1.0, "gold"),
+        ("s1", "b", 0.0, "nowhere"),
+        ("s2", "a", 1.0, "gold"),
+        ("s2", "b", 1.0, "nowhere"),
+    ]
+    frame = pl.DataFrame(rows, schema=["sample", "model", "accuracy", "place"], orient="row")
+    frame = frame.with_columns(task=pl.lit("t"), condition=pl.lit("c"))
+    assert chosen(frame, "disagree")["sample"].to_list() == ["s1", "s1"]
+    assert counts(frame).select("model", "answers", "wrong", "nowhere").rows() == [("a", 2, 0, 0), ("b", 2, 1, 1)]

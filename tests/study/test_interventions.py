@@ -336,3 +336,9 @@ def test_what_curves_share_is_run_for_all_their_models_and_the_most_samples():
 def test_the_dose_of_heads_is_their_number():
     found = edit_conditions("heads 0.1; heads 0.1,2.3,3.0", EditOptions(controls=False))
     assert [one.labels["dose"] for one in found] == [0, 1, 3]
+
+
+def test_draws_reach_every_condition_and_are_no_less_than_none():
+    assert {one.draws for one in edit_conditions("block anchors(1)", EditOptions(draws=7))} == {7}
+    with pytest.raises(fs.UserError, match="draws = -1"):
+        EditOptions(draws=-1)

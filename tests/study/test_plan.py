@@ -183,4 +183,15 @@ def test_other_numbers_of_slots_scale_the_steps():
     parts = ((ModelPlan("twin-arm"),), (TaskPlan("world"),), (Curve("documents", "0"),))
     scaled, one_per_slot = Study("s", *parts, slots=32, steps=12), Study("s", *parts, slots=32)
     assert [scaled.steps_for(slots) for slots in (32, 64, 8, 1)] == [12, 24, 3, 1]
+    assert [scaled.steps_for(slots) for slots in (10, 9)] == [4, 3]  # of 3.75 and 3.375: the nearest
     assert [one_per_slot.steps_for(slots) for slots in (32, 64, 1)] == [32, 64, 1]
+
+
+def test_a_task_is_called_after_its_source_and_takes_what_fits_it():
+    assert TaskPlan("hf:owner/data.v2:test").name == "hf:owner/data.v2:test"
+    assert TaskPlan("data/some.v2.jsonl").name == "some"
+    with pytest.raises(UserError, match="has passages and takes no corpus"):
+        TaskPlan("passages:t.txt", corpus="c.jsonl")
+    parts = ((ModelPlan("twin-arm"),), (TaskPlan("world"),), (Curve("documents", "0", limit=50),))
+    study = Study("s", *parts, limit=9)
+    assert [cell.limit for cell in study.cells(study.tasks[0])] == [9]  # no more than the task has
