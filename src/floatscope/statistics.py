@@ -148,6 +148,31 @@ def bootstrap_mean(values: Array, seed: int = 0, draws: int = 1000) -> Interval[
     return Interval(mean, low, high, present.sum(axis=0))
 
 
+def ratio_interval(above: Array, below: Array, seed: int = 0, draws: int = RESAMPLES) -> Interval[Array]:
+    """mean(above) / mean(below) of each cell [sample, cell] with its bootstrap interval; nan where the latter is 0."""
+    weights = np.random.default_rng(seed).multinomial(len(below), np.full(len(below), 1 / len(below)), size=draws)
+    whole = np.concatenate([np.ones((1, len(below)), weights.dtype), weights])  # the samples as they are come first
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = (whole @ above) / (whole @ below)[:, None]
+    low, high = np.nanquantile(ratios[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return Interval(ratios[0], low, high, np.full(above.shape[1], len(below)))
+
+
+def spread_difference(first: Array, second: Array, seed: int = 0, draws: int = RESAMPLES) -> Difference:
+    """How much further the means of the first lie apart (highest minus lowest) than those of the second.
+
+    Both [place, sample], of the same samples, which are resampled with all their places and on both sides at once.
+    """
+    count = first.shape[1]
+    weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=draws) / count
+    one, other = (np.ptp(side @ weights.T, axis=0) for side in (first, second))
+    apart = one - other
+    low, high = np.quantile(apart, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    tail = min(int(np.sum(apart <= 0)), int(np.sum(apart >= 0)))
+    estimate = float(np.ptp(first.mean(1)) - np.ptp(second.mean(1)))
+    return Difference(estimate, float(low), float(high), count, min(1.0, 2 * (tail + 1) / (draws + 1)))
+
+
 def sign_flip_test(differences: Array, seed: int = 0, draws: int = 10_000) -> float:
     """Two-sided p of a mean paired difference of 0, by flipping signs; nan for fewer than two samples."""
     known = differences[~np.isnan(differences)]

@@ -160,6 +160,46 @@ def test_edits_at_a_place_of_the_gold_document_are_held_to_the_same_place():
     assert dict(effects.select("condition", "value").iter_rows()) == {found[1].name: 0.0, found[3].name: -1.0}
 
 
+def test_the_spread_over_places_is_held_to_that_of_the_unedited_model_and_of_the_twins():
+    """Highest minus lowest accuracy over three places; the interval by drawing samples with all their places."""
+    found = edit_conditions("pin anchors(5)", EditOptions(places=(0, 2, 4)))
+    rng = np.random.default_rng(3)
+    levels = {"none": (0.9, 0.9, 0.9), "edit": (0.9, 0.2, 0.9), "twin": (0.6, 0.6, 0.6)}
+    right, rows = {}, []
+    for one in found:
+        kind = "none" if not one.labels["dose"] else "twin" if one.labels["twin"] else "edit"
+        right[one.name] = (rng.random(40) < levels[kind][one.labels["place"] // 2]).astype(float)
+        for sample, value in enumerate(right[one.name]):
+            about = {"model": "m", "control": "", "task": "t", "condition": one.name, "stressor": "edit"}
+            rest = {"sample": str(sample), "documents": None, "error": None, "prediction": "", "steps": 1}
+            rows.append(about | rest | dict.fromkeys(("accuracy", "em", "f1"), value) | dict(one.labels))
+    frame = pl.DataFrame(rows, schema_overrides={"documents": pl.Int64, "error": pl.String})
+    scores = score_frame(frame)
+    effects = scores.filter(metric="spread")
+    assert set(effects["condition"]) == {"edit/pin anchors/5/all"}
+    assert effects["beside"].to_list() == ["unedited", "as many", "as much", "as much, answer spared"]
+    edited = [right[f"edit/pin anchors, gold at {place}/5/all"] for place in (0, 2, 4)]
+    for row in effects.iter_rows(named=True):
+        twin = "" if row["beside"] == "unedited" else f"/{row['beside']}"
+        others = [
+            right[f"edit/pin anchors, gold at {place}/5/all{twin}" if twin else f"edit/none, gold at {place}"]
+            for place in (0, 2, 4)
+        ]
+
+        def apart(chosen, others=others):
+            ends = [[one[chosen].mean() for one in side] for side in (edited, others)]
+            return max(ends[0]) - min(ends[0]) - (max(ends[1]) - min(ends[1]))
+
+        assert row["value"] == pytest.approx(apart(np.arange(40))) and row["n"] == 40
+        draws = [apart(rng.integers(0, 40, 40)) for _ in range(2000)]
+        np.testing.assert_allclose([row["low"], row["high"]], np.quantile(draws, [0.025, 0.975]), atol=0.04)
+        assert row["p"] < 0.05 and row["low"] > 0
+    rule = Rule("It suffers", "pin anchors", "unedited", "higher", metric="spread")
+    assert [one["verdict"] for one in verdicts(scores, [rule], ["m"])] == ["present"]
+    text = write_tables(scores, {"documents": (), "stress": ()}, "markdown", [rule])
+    assert "spread over places" in text and "gives a higher spread of accuracy over places than unedited" in text
+
+
 def test_doses_keep_their_pool():
     found = edit_conditions("keep top(8, 32, not answer) or answer", EditOptions(controls=False))
     assert [one.edits[0].keys for one in found[1:]] == ["top(8, not answer) or answer", "top(32, not answer) or answer"]

@@ -84,8 +84,15 @@ def intervene(asking: Asking, *, do: Annotated[tuple[str, ...], REPEATED], editi
     ----------
     do
         An edit and its doses: block anchors(1,3,5), keep top(8,32), zero doc 1, scale evidence by 0.5,2, sink, heads
-        2.0,5.3; repeat for more.
+        2.0,5.3; or patch patterns, patch outputs: a map of the layers and steps that bring the answer back, once the
+        gold document is exchanged for another; repeat for more.
     """
-    row = STRESSORS["edit"]
-    options = {one.name: getattr(editing, _flag_name(one.name, one.default)) for one in fields(row.options)}
-    return ask("intervene", asking, [Curve("edit", ";".join(do), options=options)])
+    edits = ";".join(text for text in do if text.split()[:1] != ["patch"])
+    patches = ",".join(text.split(maxsplit=1)[-1] for text in do if text.split()[:1] == ["patch"])
+    curves = []
+    for name, values in (("edit", edits), ("patch", patches)):
+        if values:
+            settings = fields(STRESSORS[name].options)
+            options = {one.name: getattr(editing, _flag_name(one.name, one.default)) for one in settings}
+            curves.append(Curve(name, values, options=options))
+    return ask("intervene", asking, curves)

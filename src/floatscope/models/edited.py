@@ -56,6 +56,9 @@ class EditedModel:
     def __init__(self, model: Model, editors: Sequence[Editor], donors: Mapping[int, int] | None = None) -> None:
         """`donors`: for samples that are patched, the sample that they are patched from, which comes before them."""
         self.model, self.editors, self.donors = model, editors, donors or {}
+        patched = (sample for sample, own in enumerate(editors) if any(edit.op == "patch" for edit in own.edits))
+        if any(sample not in self.donors for sample in patched):
+            raise UserError("The edit patch follows another prompt's run, which only fs.patch is given: call that.")
         self.mask_id, self.eos_ids, self.is_arm = model.mask_id, model.eos_ids, model.is_arm
         self.block, self.context = model.block, model.context
         self.canvas, self.canvases, self.canvas_settings = model.canvas, model.canvases, model.canvas_settings

@@ -1,10 +1,10 @@
-"""The stress curves of a run: accuracy along each curve, with the baselines and the best guess beside every point."""
+"""Curves of a run, each point beside what it is held to: under stress, and under edits; and the maps of patches."""
 
 from collections.abc import Sequence
 
 import polars as pl
 
-from floatscope.analysis.drawing import arrange, lines
+from floatscope.analysis.drawing import arrange, cells, lines
 from floatscope.analysis.figure import Figure
 
 BASELINES = ("closed-book", "oracle")
@@ -85,4 +85,32 @@ def edit_figure(table: pl.DataFrame, models: Sequence[str], metric: str = "accur
         table,
         f"{shown} with 95 % intervals while attention is changed. Thin lines are what an edit is held to: the unedited "
         "model, as many tokens drawn by chance, and tokens by chance that hold as much attention.",
+    )
+
+
+def patch_figure(table: pl.DataFrame, models: Sequence[str]) -> Figure:
+    """What each layer and step brings back of the answer, a map per model, kind and task."""
+    top = max(float(table["value"].fill_nan(0).max()), 0.01)  # pyright: ignore[reportArgumentType]
+    groups = {}
+    for task, kind in table.select("task", "kind").unique(maintain_order=True).iter_rows():
+        maps = []
+        for model in models:
+            where = {"task": task, "kind": kind, "model": model}
+            steps, layers = (table.filter(**where)[name].unique().sort().to_list() for name in ("step", "layer"))
+            size = (26, max(8, min(24, 260 / max(len(layers), 1))))
+            sides = ("step", "step", steps), ("layer", "layer", layers)
+            told = ("model", "layer", "step", "low", "high", "control", "n")
+            null = float(table.filter(**where)["control"].fill_nan(0).max() or 0)  # pyright: ignore[reportArgumentType]
+            title = f"{model} (control at most {100 * null:.0f} %)"
+            maps.append(cells(table, title, where, *sides, top, told=told, size=size))
+        groups[f"{task}: {kind}, darkest {100 * top:.0f} %"] = maps
+    return Figure(
+        "patches",
+        "Which layers and steps bring the answer back",
+        arrange(groups, {"table": table}, max(len(models), 1)),
+        table,
+        "The gold document is exchanged for another, and in a replay of the right answer the rows that may fill a slot "
+        "follow the run with the gold document, at one layer and one step. Patterns: they look where its rows look; "
+        "outputs: they take up what its rows take up. Darker: more of the lost log-probability comes back. The control "
+        "in the table follows a run with still another document.",
     )

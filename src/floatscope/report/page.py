@@ -20,7 +20,7 @@ from floatscope.analysis.figure import Figure, Theme
 from floatscope.analysis.results import Result
 from floatscope.report.answers import samples_data
 from floatscope.report.cards import drawing_library, figure_card
-from floatscope.report.curves import edit_curves, edit_figure, stress_curves, stress_figure
+from floatscope.report.curves import edit_curves, edit_figure, patch_figure, stress_curves, stress_figure
 from floatscope.report.headline import headline_html
 from floatscope.report.markup import asset, render
 from floatscope.report.player import player_data
@@ -45,6 +45,8 @@ class Content:
     """What is said below Table 1."""
     units: pl.DataFrame | None = None
     """Every answered question, as `study.failures.unit_frame` gives them: the list of samples."""
+    patched: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """What patches bring back of the answers, as `Run.patched` gives it."""
     rules: tuple[Rule, ...] = ()
     """What counts as present, for the verdicts below the curves of edits."""
     traces: tuple[Trace, ...] = ()
@@ -70,7 +72,7 @@ def build_page(content: Content) -> str:
         likely = edit_curves(content.scores, content.models, "log_probability")
     pictures, figures = trace_pictures(content), page_figures(content)
     likelihoods = partial(edit_figure, metric="log_probability")
-    harder = ((curves, stress_figure), (edited, edit_figure), (likely, likelihoods))
+    harder = ((curves, stress_figure), (edited, edit_figure), (likely, likelihoods), (content.patched, patch_figure))
     stress = [drawn(points, content.models) for points, drawn in harder if not points.is_empty()]
     played = [trace for trace in content.traces if trace.metadata.get("control", "") in ("", "untrained")]
     drawing = [drawing_library()] if any(isinstance(one, Figure) for one in (*pictures, *figures, *stress)) else []

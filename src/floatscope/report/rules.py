@@ -25,7 +25,8 @@ class Rule:
     expect: Literal["lower", "higher"]
     """What the edit must do to the metric."""
     metric: str = "accuracy"
-    """accuracy, f1, changed, steps, log_probability, bound, kl or removed."""
+    """accuracy, f1, changed, steps, log_probability, bound, kl, removed, or spread: of accuracy over the places of the
+    gold document, highest minus lowest."""
     layers: str = "all"
     """The range of layers that is edited."""
     models: tuple[str, ...] = ()
@@ -34,7 +35,7 @@ class Rule:
     @property
     def sentence(self) -> str:
         """The rule in words."""
-        metric = self.metric.replace("_", "-")
+        metric = "spread of accuracy over places" if self.metric == "spread" else self.metric.replace("_", "-")
         return (
             f"present where {self.edit} ({self.layers} layers) gives a {self.expect} {metric} than {self.beside} at "
             f"one dose at least, with p < {LEVEL} after Holm's correction; reversed where it does the contrary"

@@ -29,6 +29,7 @@ _OUTCOMES = {
     "kl": "KL at step 0",
     "removed": "removed attention",
     "steps": "steps",
+    "spread": "spread over places",
 }
 _PLAIN = ("bits", "log_probability", "bound", "kl", "steps")
 """What is no share."""
@@ -172,6 +173,20 @@ def readings(scores: pl.DataFrame, rules: Sequence[Rule]) -> Table:
     title = "Rules of reading, written before the run, and the verdicts with the dose that decides"
     cells = [[rule.claim, rule.sentence, *(told.get(model, "") for model in models)] for rule, told in rows.items()]
     return Table(title, ["claim", "rule", *models], cells)
+
+
+def patches(frame: pl.DataFrame) -> Table:
+    """What each layer and step brings back of the answer, in percent, and after it what the control brings."""
+    rows = []
+    for key, part in frame.group_by(["task", "model", "kind", "layer"], maintain_order=True):
+        cells = {step: (value, control) for step, value, control in part.select("step", "value", "control").iter_rows()}
+        rows.append(
+            [*map(str, key), *(f"{100 * value:.0f} ({100 * control:.0f})" for value, control in cells.values())]
+        )
+    steps = [] if frame.is_empty() else [f"step {step}" for step in frame["step"].unique().sort()]
+    rows = [row + [""] * (4 + len(steps) - len(row)) for row in rows]
+    title = "The lost log-probability that a patch at one layer and step brings back, in percent (the control donor's)"
+    return Table(title, ["task", "model", "patched", "layer", *steps], rows)
 
 
 def _name(model: str, statistic: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -15,17 +16,19 @@ import numpy as np
 from floatscope.attribution import METHODS
 from floatscope.attribution.case import Case
 from floatscope.attribution.recorded import record, signals
-from floatscope.canvas import Prompt
+from floatscope.canvas import Ids, Prompt
 from floatscope.decoding import Generation, Sampler, generate
 from floatscope.errors import UserError
 from floatscope.models.family import Family
 from floatscope.models.likelihood import Pair, log_likelihoods, replayed
 from floatscope.models.loading import locate
 from floatscope.models.model import Model
+from floatscope.models.patching import patch
 from floatscope.qa.gaps import build_gap, score_gap
 from floatscope.qa.metrics import mentions, score
 from floatscope.qa.prompts import build_prompt
 from floatscope.qa.templates import Template, read_template
+from floatscope.study.donors import MOST_TOKENS, exchanged
 from floatscope.study.plan import NULL_QUERY, UNTRAINED, ModelPlan, Study
 from floatscope.study.store import TRACES, Row
 from floatscope.study.units import Job, Unit
@@ -44,6 +47,8 @@ class Prepared:
     slots: int
     prompt: Prompt | None = None
     error: str | None = None
+    donors: tuple[Prompt, ...] = ()
+    """What its replay is patched from: the prompt with its gold documents, and the control."""
 
 
 Answer = tuple[Row, Trace | None]
@@ -63,20 +68,21 @@ def prepare(study: Study, model: Model, template: Template, job: Job) -> Prepare
             assert canvas.slots is not None
             return Prepared(job, len(canvas.slots), canvas)
         question = NULL_QUESTION if job.unit.control == NULL_QUERY else sample.question
-        prompt = build_prompt(
+        build = partial(
+            build_prompt,
             model.tokenizer,
             question,
-            sample.documents,
-            sample.answers,
+            answers=sample.answers,
             template=template,
             placement=condition.placement,
             raw=study.prompt.raw,
             room=None if model.context is None else model.context - slots,
             slots=slots,
         )
+        prompt, *donors = exchanged(build, sample) if condition.patch else (build(sample.documents),)
     except Exception as error:  # whatever is wrong with one sample stays with it
         return Prepared(job, slots, error=sentence(error))
-    return Prepared(job, slots, prompt)
+    return Prepared(job, slots, prompt, donors=tuple(donors))
 
 
 def choose_template(study: Study, model: Model, jobs: Sequence[Job]) -> Template:
@@ -152,6 +158,8 @@ def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]
             scores["bits"] = float(-np.log2(np.maximum(true.confidence, np.finfo(np.float32).tiny)).mean())
         else:
             scores = score(prediction, sample.answers) | outcome
+            if condition.patch and sample.answers:
+                scores = scores | {"patched": _patched(model, prepared, prompt, sampler.length, seed)}
             if condition.attribution:
                 case = Case.of(model, prompt, sampler, cast(Generation, one), seed)  # a Trace has what it needs
                 scores = scores | _attributed(study, prepared, case, prediction)
@@ -205,11 +213,7 @@ def _outcomes(
     """What edits do to the right answer, the first that is accepted, of each sample; nothing where there is none."""
     condition, found = batch[0].job.condition, [dict[str, float]() for _ in batch]
     known = [place for place, prepared in enumerate(batch) if prepared.job.sample.answers]
-    golds = {}
-    for place in known:
-        text = prompts[place].text
-        answer = batch[place].job.sample.answers[0] if text[-1:].isspace() else f" {batch[place].job.sample.answers[0]}"
-        golds[place] = np.array(model.tokenizer(answer, add_special_tokens=False)["input_ids"][:slots], np.int64)
+    golds = {place: _gold(model, batch[place], prompts[place])[:slots] for place in known}
     known = [place for place in known if len(golds[place])]
     if known:
         told = replayed(
@@ -228,6 +232,26 @@ def _outcomes(
             pair = Pair(tuple(prompt.ids.tolist()), tuple(golds[place].tolist()), prompt)
             [bound] = log_likelihoods(model, [pair], condition.draws, seeds[place] % 2**32, len(batch), condition.edits)
             found[place]["bound"] = bound
+    return found
+
+
+def _gold(model: Model, prepared: Prepared, prompt: Prompt) -> Ids:
+    """The tokens of the right answer, the first that is accepted."""
+    answer = prepared.job.sample.answers[0]
+    answer = answer if prompt.text[-1:].isspace() else f" {answer}"
+    return np.array(model.tokenizer(answer, add_special_tokens=False)["input_ids"], np.int64)
+
+
+def _patched(model: Model, prepared: Prepared, prompt: Prompt, slots: int, seed: int) -> dict[str, Any]:
+    """By kind, log-probabilities of the right answer as it is replayed and patched, [layer][step] from each donor."""
+    answer, found = _gold(model, prepared, prompt)[: min(slots, MOST_TOKENS)], {}
+    for kind in prepared.job.condition.patch:
+        true, control = (
+            patch(model, prompt, donor, answer, slots=slots, outputs=kind == "outputs", seed=seed)
+            for donor in prepared.donors
+        )
+        maps = {"patched": true.patched.tolist(), "control": control.patched.tolist()}
+        found[kind] = {"prompt": true.prompt, "donor": true.donor} | maps
     return found
 
 

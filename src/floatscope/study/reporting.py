@@ -10,7 +10,7 @@ from floatscope.analysis.results import Result
 from floatscope.files import replace_text
 from floatscope.report.page import Content, build_page
 from floatscope.report.sentences import summary_sentences
-from floatscope.report.tables import write_tables
+from floatscope.report.tables import markdown, patches, write_tables
 from floatscope.study.analyses import missing_analyses
 from floatscope.study.failures import unit_frame
 from floatscope.study.plan import UNTRAINED
@@ -37,6 +37,8 @@ def tables_text(run: Run, form: str) -> str:
         from floatscope.attribution.faithfulness import faithfulness_text
 
         text += "\n" + faithfulness_text(run.attribution())
+    if form == "markdown" and not (patched := run.patched()).is_empty():
+        text += "\n" + markdown(patches(patched))
     said = run.unfinished
     marks = {"markdown": f"**{said}**\n\n", "latex": f"% {said}\n"}
     return f"{marks.get(form, '')}{text}" if said else text
@@ -63,6 +65,7 @@ def gather(run: Run, results: Mapping[str, Result]) -> Content:
         scores=scores,
         notes=table_notes(rows)["documents"],
         units=unit_frame(run),
+        patched=run.patched(),
         rules=run.study.rules,
         traces=tuple(_player_traces(run, rows)),
         results=results,

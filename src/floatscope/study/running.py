@@ -115,6 +115,8 @@ def finish(run: Run, notify: Notify) -> None:
     write_table(run.scores(), run.folder / TABLES / "scores.parquet")
     if any(cell.condition.attribution for task in run.study.tasks for cell in run.study.cells(task)):
         write_table(run.attribution(), run.folder / TABLES / "attribution.parquet")
+    if not (patched := run.patched()).is_empty():
+        write_table(patched, run.folder / TABLES / "patched.parquet")
     run_analyses(run, notify)
 
 

@@ -6,10 +6,13 @@ tables and curves are made of it by `floatscope.report`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from floatscope.qa.metrics import METRICS, OUTCOMES, PASSAGE_METRICS
 from floatscope.qa.stressors import STRESSORS
@@ -23,6 +26,7 @@ from floatscope.statistics import (
     mean_interval,
     paired_chance,
     proportion_interval,
+    spread_difference,
 )
 from floatscope.study.plan import DOCUMENTS, GUESS
 
@@ -39,6 +43,9 @@ Subject = tuple[str, str]
 """The name of a model or of a guess, and its control: "" or "guess"."""
 Tasks = Sequence[str]
 """One task, or several to average over."""
+Held = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, str]]
+"""A point of a curve of edits, what rows say of it, and the conditions that it is held to by name."""
+_AT = re.compile(r", gold at \d+")
 
 
 def score_frame(results: pl.DataFrame) -> pl.DataFrame:
@@ -183,7 +190,7 @@ def _under_stress(own: pl.DataFrame) -> list[dict[str, Any]]:
     """
     answers, subjects = _Answers(own), _subjects(own)
     scores: list[dict[str, Any]] = []
-    held: list[tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = []
+    held: list[Held] = []
     points = own.unique(["task", "condition"], keep="first", maintain_order=True).to_dicts()
     for point in points:
         task, place = (point["task"],), _curve(point)
@@ -198,16 +205,13 @@ def _under_stress(own: pl.DataFrame) -> list[dict[str, Any]]:
                     scores.append(_row(subject[1] or "score", found, task, metric, model=subject[0], **about))
         if place and (beside := _beside(point, points)):
             held.append((point, about, beside))
-    return scores + _effects(own, answers, held)
+    return scores + _effects(own, answers, held) + _spreads(own, answers, held)
 
 
-def _effects(
-    own: pl.DataFrame, answers: _Answers, held: Sequence[tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, str]]]
-) -> list[dict[str, Any]]:
+def _effects(own: pl.DataFrame, answers: _Answers, held: Sequence[Held]) -> list[dict[str, Any]]:
     """What every edit does, beside the unedited model and its control twins, paired by sample.
 
-    held: points, what rows say of them, and the conditions they are held to. The chance p is corrected for the number
-    of rows of its metric, by Holm's method.
+    The chance p is corrected for the number of rows of its metric, by Holm's method.
     """
     if not held:
         return []
@@ -230,6 +234,32 @@ def _effects(
         for row, p in zip(known, holm([row["p"] for row in known]), strict=True):
             row["p"] = p
         rows += made
+    return rows
+
+
+def _spreads(own: pl.DataFrame, answers: _Answers, held: Sequence[Held]) -> list[dict[str, Any]]:
+    """What every edit does to the spread of accuracy over the places of the gold document: highest minus lowest.
+
+    Beside the unedited model and each control twin at the same places, on the samples that all of them have.
+    """
+    groups: dict[tuple[str, str], list[Held]] = {}
+    for point, about, beside in held:
+        if point.get("place") is not None:
+            groups.setdefault((point["task"], _AT.sub("", point["condition"])), []).append((point, about, beside))
+    rows: list[dict[str, Any]] = []
+    models = [subject for subject in _subjects(own) if subject[1] != GUESS]
+    for ((task, condition), group), model in product(groups.items(), models):
+        _, about, beside = group[0]
+        about = about | {"condition": condition, "panel": _AT.sub("", about["panel"])}
+        edited = [(model, point["condition"]) for point, _, _ in group]
+        for name in beside if len(group) > 1 else ():
+            others = [(model, names[name]) for _, _, names in group]
+            cells = np.array(answers.paired("accuracy", task, *edited, *others))  # [2 place, sample]
+            if cells.size:
+                found = spread_difference(*np.split(cells, 2))
+                rows.append(_row("effect", found, (task,), "spread", model=model[0], beside=name, **about))
+    for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row["p"] = p
     return rows
 
 

@@ -67,7 +67,7 @@ class Row:
     answers: tuple[str, ...]
     prediction: str | None = None
     scores: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """By metric; none where the unit failed. `attribution` has the record of its methods."""
+    """By metric; none where the unit failed. `attribution` and `patched` are records of their own."""
     prompt_tokens: int | None = None
     steps: int | None = None
     cut: int | None = None
@@ -300,12 +300,18 @@ class Run:
         """How far each method of attribution can be believed, with intervals; also in tables/attribution.parquet."""
         from floatscope.attribution.faithfulness import faithfulness
 
-        rows = [
-            row | row["scores"]
-            for row in read_rows(self.folder)
-            if not row["control"] and "attribution" in row["scores"]
-        ]
-        return faithfulness(sorted(rows, key=lambda row: (row["model"], row["task"], row["condition"], row["number"])))
+        return faithfulness(self._records("attribution"))
+
+    def patched(self) -> pl.DataFrame:
+        """Which layers and steps bring an answer back, as `study.donors` tells; also in tables/patched.parquet."""
+        from floatscope.study.donors import patch_frame
+
+        return patch_frame(self._records("patched"))
+
+    def _records(self, name: str) -> list[dict[str, Any]]:
+        """The rows that have such a record among their scores, in a fixed order."""
+        rows = [row | row["scores"] for row in read_rows(self.folder) if not row["control"] and name in row["scores"]]
+        return sorted(rows, key=lambda row: (row["model"], row["task"], row["condition"], row["number"]))
 
     @property
     def unfinished(self) -> str:
@@ -324,8 +330,8 @@ class Run:
         gain of `model` minus that of `beside`; "only right", the share that `model` got right and `beside` did not;
         "effect", what an edit of attention does to `metric`, minus `beside`: the unedited model or a control twin.
         value, low, high: with a 95 % interval. n: samples, 0 where there is no value. p: of gains and differences;
-        McNemar's for "only right"; of effects McNemar's or Student's, corrected by Holm's method. task: null for an
-        average over tasks. panel, axis, x: of points of stress curves.
+        McNemar's for "only right"; of effects as docs/definitions.md says, corrected by Holm's method. task: null for
+        an average over tasks. panel, axis, x: of points of stress curves.
         """
         from floatscope.study.scores import score_frame
 

@@ -56,13 +56,15 @@ class Condition:
     from so many Monte Carlo draws."""
     attribution: tuple[str, ...] = ()
     """Methods by which the answer is attributed to its documents, and what else is measured of it."""
+    patch: tuple[str, ...] = ()
+    """What is patched into its replay from the sample as it is: patterns, outputs."""
 
     @cached_property
     def content(self) -> str:
         """A hash of all that the condition does, whatever it is called."""
         done = (self.stream, _described(self.transform), self.slots, self.placement, dict(self.sampler), self.edits)
         done += tuple(
-            filter(None, (self.layout, self.context, self.replay, self.attribution))
+            filter(None, (self.layout, self.context, self.replay, self.attribution, self.patch))
         )  # so that others stay what they were
         done += () if self.draws is None else (f"draws {self.draws}",)
         return hashlib.sha256(repr(done).encode()).hexdigest()[:16]
