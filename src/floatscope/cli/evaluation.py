@@ -69,7 +69,7 @@ class Asking(LoadFlags):
     where: DivisionFlags = UNDIVIDED
 
 
-def evaluate(asking: Asking, *, documents: str | None = None) -> int:
+def evaluate(asking: Asking, *, documents: str | None = None, edit: Annotated[tuple[str, ...], REPEATED] = ()) -> int:
     """Answer questions with and without documents, or fill in passages; print scores and comparisons with intervals.
 
     Example: floatscope evaluate --model twin-arm --model twin-llada --task world --documents 0,5 --length 8 --out runs/qa
@@ -78,6 +78,8 @@ def evaluate(asking: Asking, *, documents: str | None = None) -> int:
     ----------
     documents
         Numbers of documents to show; own: each sample's, as they are given. Default: 0,own, or 0,5 in the world alone.
+    edit
+        A change of attention in all answers, such as "block doc 2"; repeat for more. `intervene` has controls too.
     """  # noqa: E501  an example must stay on one line to be copied
     from floatscope.study.plan import Curve
 
@@ -90,7 +92,7 @@ def evaluate(asking: Asking, *, documents: str | None = None) -> int:
     for task in tasks:
         if task.is_passages:
             curves.append(Curve("passage", task.layouts, (task.name,)))
-    return ask("evaluate", asking, curves)
+    return ask("evaluate", asking, curves, edit)
 
 
 def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdown") -> int:
@@ -167,7 +169,7 @@ def failures(
     return 0
 
 
-def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
+def ask(name: str, asking: Asking, curves: list[Curve], edits: tuple[str, ...] = ()) -> int:
     """Write the study of the flags, each curve for the tasks that it fits, run it, print its tables."""
     from floatscope.qa.stressors import STRESSORS
     from floatscope.study.plan import ModelPlan, PromptPlan, Study
@@ -197,6 +199,7 @@ def ask(name: str, asking: Asking, curves: list[Curve]) -> int:
         traces=asking.trace,
         trace_wrong=asking.trace_wrong,
         prompt=PromptPlan(asking.prompt, asking.raw),
+        edits=edits,
     )
     return run_shown(study, asking.out, asking.retry, asking.where.division)
 

@@ -63,6 +63,8 @@ class EditedModel:
         self.block, self.context = model.block, model.context
         self.canvas, self.canvases, self.canvas_settings = model.canvas, model.canvases, model.canvas_settings
         self.sampler, self.edited = model.sampler, model.edited
+        self.unedited: Tensor | None = None
+        """Logits of the pass without edits before step 0, where there was one."""
         self._workspace = Workspace()
         self._index = -1
 
@@ -74,11 +76,11 @@ class EditedModel:
         rows = self.model.rows(columns, batch.pads, batch.slots[:, :1]) - batch.pads[:, None]
         for editor, state, own in zip(self.editors, batch.state, rows, strict=False):  # there may be none at all
             editor.begin(self._index, len(editor.sets["open"]), state == MASKED, own.unique())
-        layouts = self.layouts(batch, rows)
         if self._index == 0 and any(editor.needs_pass for editor in self.editors):
-            with watching(self.editors), probing(self.probe(batch.pads, layouts)):
-                self.model.forward(batch.tokens, batch.pads, columns[:, :1])
-        with probing(self.probe(batch.pads, layouts)):
+            asked = columns if any(editor.measures for editor in self.editors) else columns[:, :1]
+            with watching(self.editors), probing(self.probe(batch.pads, EditedModel.layouts(self, batch, rows))):
+                self.unedited = self.model.score(batch, asked)
+        with probing(self.probe(batch.pads, self.layouts(batch, rows))):
             return self.model.score(batch, columns)
 
     def extend(self, tokens: Tensor, pads: Tensor, cache: Any) -> tuple[Tensor, Any]:
@@ -93,7 +95,7 @@ class EditedModel:
             layouts.append(plain_layout(keys[max(0, seen - pad) :], keys))
         if self._index == 0 and any(editor.needs_pass for editor in self.editors):
             with watching(self.editors), probing(self.probe(pads, layouts)):
-                self.model.extend(tokens, pads, None)
+                self.unedited = self.model.extend(tokens, pads, None)[0][:, None]
         with probing(self.probe(pads, layouts)):
             return self.model.extend(tokens, pads, cache)
 

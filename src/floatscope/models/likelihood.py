@@ -77,14 +77,14 @@ def replayed(
         editor.measures = True
     found, readings = [{"log_probability": 0.0} for _ in answers], deque[Reading](maxlen=1)
     with torch.no_grad(), model.listening(readings.append):
-        steps = sampler.decode(EditedModel(model, editors, donors) if editors else model, batch)
-        for step in islice(steps, max(map(len, answers))):
+        edited = EditedModel(model, editors, donors)
+        for step in islice(sampler.decode(edited if editors else model, batch), max(map(len, answers))):
             for sample, answer in enumerate(answers):
                 if step.index < len(answer):
                     chance = max(float(step.confidence[sample, step.index]), np.finfo(np.float32).tiny)
                     found[sample]["log_probability"] += float(np.log(chance))
-            if editors and step.index == 0:
-                for one, apart in zip(found, _divergence(model, batch, readings[0]), strict=True):
+            if edited.unedited is not None and step.index == 0:
+                for one, apart in zip(found, _divergence(model, edited.unedited, readings[0]), strict=True):
                     one["kl"] = apart
     for one, editor in zip(found, editors, strict=False):
         if editor.removed:
@@ -92,12 +92,8 @@ def replayed(
     return found
 
 
-def _divergence(model: Model, batch: Batch, edited: Reading) -> list[float]:
+def _divergence(model: Model, unedited: Tensor, edited: Reading) -> list[float]:
     """Per sample the mean of KL(unedited || edited) over the positions of a reading at step 0."""
-    if model.is_arm:
-        plain = model.extend(batch.tokens[:, : -batch.length], batch.pads, None)[0][:, None]
-    else:
-        plain = model.score(batch, edited.columns)
 
     def logs(logits: Tensor) -> Tensor:
         own = logits.float().cpu().clone()
@@ -105,7 +101,7 @@ def _divergence(model: Model, batch: Batch, edited: Reading) -> list[float]:
             own[..., model.mask_id : model.mask_id + 1] = -1e9  # no text has it; not -inf, whose difference is nan
         return own.log_softmax(-1)
 
-    before, after = logs(plain), logs(edited.logits)
+    before, after = logs(unedited), logs(edited.logits)
     apart = (before.exp() * (before - after)).sum(-1).double()  # [B, N]
     counts = [len(set(own)) for own in edited.columns.tolist()]  # a row with fewer repeats its first
     return [float(own[:count].mean()) for own, count in zip(apart, counts, strict=True)]

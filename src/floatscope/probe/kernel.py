@@ -71,6 +71,8 @@ class Visible:
 
     def matrix(self, layout: Layout) -> Tensor:
         """Bool [R, K]: who sees whom."""
+        if self.mask is None and not self.causal:
+            return torch.ones(len(layout.rows), len(layout.keys), dtype=torch.bool, device=layout.rows.device)
         device = layout.rows.device if self.mask is None else self.mask.device
         scores = torch.zeros(len(layout.rows), len(layout.keys), device=device)
         self.hide(scores, 0, layout)

@@ -25,8 +25,8 @@ class Rule:
     expect: Literal["lower", "higher"]
     """What the edit must do to the metric."""
     metric: str = "accuracy"
-    """accuracy, f1, changed, steps, log_probability, bound, kl, removed, or spread: of accuracy over the places of the
-    gold document, highest minus lowest."""
+    """accuracy, f1, changed, steps, log_probability, bound, kl, removed; spread or log_probability_spread: of accuracy
+    or log-probability over the places of the gold document."""
     layers: str = "all"
     """The range of layers that is edited."""
     models: tuple[str, ...] = ()
@@ -35,7 +35,8 @@ class Rule:
     @property
     def sentence(self) -> str:
         """The rule in words."""
-        metric = "spread of accuracy over places" if self.metric == "spread" else self.metric.replace("_", "-")
+        spreads = {"spread": "spread of accuracy", "log_probability_spread": "spread of log-probability"}
+        metric = f"{spreads[self.metric]} over places" if self.metric in spreads else self.metric.replace("_", "-")
         return (
             f"present where {self.edit} ({self.layers} layers) gives a {self.expect} {metric} than {self.beside} at "
             f"one dose at least, with p < {LEVEL} after Holm's correction; reversed where it does the contrary"

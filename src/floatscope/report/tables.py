@@ -30,8 +30,9 @@ _OUTCOMES = {
     "removed": "removed attention",
     "steps": "steps",
     "spread": "spread over places",
+    "log_probability_spread": "spread of log-probability",
 }
-_PLAIN = ("bits", "log_probability", "bound", "kl", "steps")
+_PLAIN = ("bits", "log_probability", "bound", "kl", "steps", "log_probability_spread")
 """What is no share."""
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
     c: f"\\{c}" for c in "&%$#_{}"

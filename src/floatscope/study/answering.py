@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any, cast
 
 import numpy as np
@@ -136,6 +137,9 @@ def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]
     seeds = [prepared.job.unit.seed(study.seed) for prepared in batch]
     condition, passages = batch[0].job.condition, batch[0].job.sample.is_passage
     options: Any = {"replay": condition.replay, "edits": [condition.edits] * len(batch) if condition.edits else ()}
+    if not condition.answered:
+        told = zip(batch, _outcomes(model, batch, prompts, sampler.length, seeds), strict=True)
+        return [(_row(prepared, scores=outcome), None) for prepared, outcome in told]
     if batch[0].job.traced:
         done = trace(model, prompts, sampler, seeds=seeds, keep=study.keep, **options)
     else:
@@ -215,16 +219,10 @@ def _outcomes(
     known = [place for place, prepared in enumerate(batch) if prepared.job.sample.answers]
     golds = {place: _gold(model, batch[place], prompts[place])[:slots] for place in known}
     known = [place for place in known if len(golds[place])]
-    if known:
-        told = replayed(
-            model,
-            [prompts[place] for place in known],
-            [golds[place] for place in known],
-            slots,
-            [seeds[place] for place in known],
-            condition.edits,
-        )
-        for place, one in zip(known, told, strict=True):
+    for _, alike in groupby(sorted(known, key=lambda place: len(golds[place])), key=lambda place: len(golds[place])):
+        places = [*alike]  # answers of one length, a step per token: none waits for a longer one
+        own, answers, theirs = ([listed[place] for place in places] for listed in (prompts, golds, seeds))
+        for place, one in zip(places, replayed(model, own, answers, slots, theirs, condition.edits), strict=True):
             found[place] |= one
     if condition.draws and not model.is_arm:
         for place in (place for place in known if prompts[place].slots is None):

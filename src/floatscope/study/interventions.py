@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from floatscope.errors import UserError
 from floatscope.qa.stressors import STRESSORS, Axis, Condition, Stressor
-from floatscope.qa.stressors.ranges import check_documents
+from floatscope.qa.stressors.ranges import check_documents, check_names
 
 if TYPE_CHECKING:
     from floatscope.probe.edits import Edit
 
 UNEDITED = "none"
+TWINS = ("as many", "as much", "as much, answer spared", "most recent", "another document", "other heads")
+"""Names of control twins, as `Edit.controls` gives them."""
 _DOSES = re.compile(r"\b(top|anchors|random|retrieval)\(((?:[^(),]*,)*[^(),]*)\)")
 _BY = re.compile(r"(.*) by ([\d.]+(?:\s*,\s*[\d.]+)*)")
 
@@ -40,8 +42,10 @@ class EditOptions:
     """Where picks by rank come from: the previous step, the first pass, or the unedited run at the same step."""
     by_head: bool = False
     """Pick tokens for each head apart."""
-    controls: bool = True
-    """Beside each edit that picks, its control twins."""
+    twins: tuple[str, ...] = ("all",)
+    """Control twins beside each edit that picks: as many, as much, ...; all, or none."""
+    answers: bool = True
+    """Answer the questions under the edits too; without it right answers are replayed alone, which costs less."""
     places: tuple[int, ...] = ()
     """Places of the gold document, counted from 0, each with curves of its own; none: wherever it stands."""
     table: str = ""
@@ -51,6 +55,7 @@ class EditOptions:
 
     def __post_init__(self) -> None:
         check_documents(self.documents)
+        check_names(self.twins, (*TWINS, "all", "none"), "control twin")
         if self.draws < 0:
             raise UserError(f"draws = {self.draws}: give a number of draws, or 0 for none.")
 
@@ -79,6 +84,7 @@ def edit_conditions(values: str, options: EditOptions) -> tuple[Condition, ...]:
                 transform=shown.transform,
                 edits=edits,
                 draws=options.draws,
+                answered=options.answers or not edits,
             )
 
         found.append(condition(UNEDITED, 0.0, "all", "", ()))
@@ -87,8 +93,11 @@ def edit_conditions(values: str, options: EditOptions) -> tuple[Condition, ...]:
             for layers in options.layers:
                 for edit, dose in read_doses(text, layers, options):
                     found.append(condition(name, dose, layers, "", (edit,)))
-                    twins = edit.controls() if options.controls else {}
-                    found += [condition(name, dose, layers, twin, (one,)) for twin, one in twins.items()]
+                    found += [
+                        condition(name, dose, layers, twin, (one,))
+                        for twin, one in edit.controls().items()
+                        if {twin, "all"} & {*options.twins}
+                    ]
     return tuple({one.name: one for one in found}.values())
 
 

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -242,6 +243,8 @@ class Study:
     prompt: PromptPlan = PromptPlan()
     rules: tuple[Rule, ...] = ()
     """What counts as present, as `[[rules]]` tables: written before a run, and printed with its verdicts."""
+    edits: tuple[str, ...] = ()
+    """Changes of attention under every condition, such as "block doc 2"."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"\w[\w .-]*", self.name):
@@ -266,6 +269,7 @@ class Study:
         if "all" in self.analyses:
             object.__setattr__(self, "analyses", tuple(ANALYSES))
         _check_names(self.analyses, ANALYSES, "analysis", "analyses")
+        _read_edits(self.edits)
         for number, rule in enumerate(self.rules):
             _check_names(rule.models, [model.name for model in self.models], "model", "rules", number, "models")
         if self.analyses and not any(self.traces_of(curve) for curve in self.conditions):
@@ -329,17 +333,32 @@ class Study:
             limit = min(self.samples_of(task), curve.limit or self.samples_of(task))
             traces, models = self.traces_of(curve), curve.models
             found += [Cell(task, condition, limit, traces, models) for condition in curve.conditions]
-        cells: dict[str, Cell] = {}
+        edits, cells = _read_edits(self.edits), dict[str, Cell]()
         for cell in found:  # what several curves are held to is run once, for the one that wants most
             had = cells.setdefault(cell.condition.name, cell)
             limit, traces = max(had.limit, cell.limit), max(had.traces, cell.traces)
             models = tuple(dict.fromkeys((*had.models, *cell.models))) if had.models and cell.models else ()
             cells[cell.condition.name] = replace(had, limit=limit, traces=traces, models=models)
-        return tuple(cells.values())
+        if not edits:
+            return tuple(cells.values())
+        edited = (replace(one.condition, edits=(*edits, *one.condition.edits)) for one in cells.values())
+        return tuple(replace(cell, condition=condition) for cell, condition in zip(cells.values(), edited, strict=True))
 
     def steps_for(self, slots: int) -> int:
         """Denoising steps for a number of slots: in the study's proportion, at least one."""
         return slots if self.steps is None else max(1, round(self.steps * slots / self.slots))
+
+
+@cache
+def _read_edits(lines: tuple[str, ...]) -> tuple[Any, ...]:
+    if not lines:
+        return ()
+    from floatscope.probe.edits import read_edit  # not before: it loads torch
+
+    try:
+        return tuple(map(read_edit, lines))
+    except UserError as error:
+        raise Mistake(str(error), "edits") from error
 
 
 def _is_unedited(condition: Condition) -> bool:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 EFFECTS = ("accuracy", "f1", "changed", "steps", "log_probability", "bound", "kl", "removed")
 """What edits have effects on: scores, answers that are others than without the edit, steps to finish, and outcomes."""
+SPREADS = {"accuracy": "spread", "log_probability": "log_probability_spread"}
+"""What is compared over the places of the gold document, and the spread's name."""
 UNEDITED = "unedited"
 """What an edit is held to first: the same model without it."""
 _RIGHT_OR_WRONG = ("accuracy", "em")
@@ -230,15 +232,12 @@ def _effects(own: pl.DataFrame, answers: _Answers, held: Sequence[Held]) -> list
                     found = replace(found, p=paired_chance(*pair))
                 if found is not None or metric == "accuracy":
                     made.append(_row("effect", found, task, metric, model=model[0], beside=name, **about))
-        known = [row for row in made if row.get("p") is not None]
-        for row, p in zip(known, holm([row["p"] for row in known]), strict=True):
-            row["p"] = p
-        rows += made
+        rows += _corrected(made)
     return rows
 
 
 def _spreads(own: pl.DataFrame, answers: _Answers, held: Sequence[Held]) -> list[dict[str, Any]]:
-    """What every edit does to the spread of accuracy over the places of the gold document: highest minus lowest.
+    """What every edit does to the spread over the places of the gold document: highest minus lowest.
 
     Beside the unedited model and each control twin at the same places, on the samples that all of them have.
     """
@@ -254,11 +253,18 @@ def _spreads(own: pl.DataFrame, answers: _Answers, held: Sequence[Held]) -> list
         edited = [(model, point["condition"]) for point, _, _ in group]
         for name in beside if len(group) > 1 else ():
             others = [(model, names[name]) for _, _, names in group]
-            cells = np.array(answers.paired("accuracy", task, *edited, *others))  # [2 place, sample]
-            if cells.size:
-                found = spread_difference(*np.split(cells, 2))
-                rows.append(_row("effect", found, (task,), "spread", model=model[0], beside=name, **about))
-    for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
+            for metric, spread in SPREADS.items():
+                cells = np.array(answers.paired(metric, task, *edited, *others))  # [2 place, sample]
+                if cells.size:
+                    found = spread_difference(*np.split(cells, 2))
+                    rows.append(_row("effect", found, (task,), spread, model=model[0], beside=name, **about))
+    return [row for spread in SPREADS.values() for row in _corrected([row for row in rows if row["metric"] == spread])]
+
+
+def _corrected(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with their chances corrected for the number of these, by Holm's method."""
+    known = [row for row in rows if row.get("p") is not None]
+    for row, p in zip(known, holm([row["p"] for row in known]), strict=True):
         row["p"] = p
     return rows
 

@@ -90,7 +90,7 @@ class Job:
         condition = self.condition
         told = (dict(condition.sampler), condition.edits, condition.replay, self.sample.is_passage)
         told += () if condition.draws is None else (f"draws {condition.draws}",)
-        told += tuple(filter(None, (condition.attribution, condition.patch)))
+        told += tuple(filter(None, (condition.attribution, condition.patch, not condition.answered)))
         return repr(told) if any(told) else ""
 
 

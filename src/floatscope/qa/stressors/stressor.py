@@ -56,6 +56,8 @@ class Condition:
     from so many Monte Carlo draws."""
     attribution: tuple[str, ...] = ()
     """Methods by which the answer is attributed to its documents, and what else is measured of it."""
+    answered: bool = True
+    """Whether the question is answered; without it the right answer alone is replayed."""
     patch: tuple[str, ...] = ()
     """What is patched into its replay from the sample as it is: patterns, outputs."""
 
@@ -64,7 +66,7 @@ class Condition:
         """A hash of all that the condition does, whatever it is called."""
         done = (self.stream, _described(self.transform), self.slots, self.placement, dict(self.sampler), self.edits)
         done += tuple(
-            filter(None, (self.layout, self.context, self.replay, self.attribution, self.patch))
+            filter(None, (self.layout, self.context, self.replay, self.attribution, self.patch, not self.answered))
         )  # so that others stay what they were
         done += () if self.draws is None else (f"draws {self.draws}",)
         return hashlib.sha256(repr(done).encode()).hexdigest()[:16]
