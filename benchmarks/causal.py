@@ -2,57 +2,57 @@
 
     floatscope study heads && floatscope study causal
     python benchmarks/causal.py runs/causal --write docs/findings.md
-    python benchmarks/causal.py runs/causal runs/causal-smollm2 --patch 20 --write docs/findings.md
+    floatscope study heads-smollm2 && floatscope study causal-smollm2
+    python benchmarks/causal.py runs/causal-smollm2 --write docs/findings.md
 
-Prints the rules of reading as the study file has them, with their verdicts; then accuracy under every edit beside what
-it is held to, the other outcomes, and the attention that edits took away. --patch also replays so many questions with
-the gold document exchanged for another of equal length, and prints which layers and steps bring the answer back.
+Prints the rules of reading as the study file has them, with their verdicts; ours beside the published figures; accuracy
+under every edit beside what it is held to; the other outcomes; and the maps of patches, where the run has some. Each
+run's part stands between markers of its own, so that one can be written again without the other.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import polars as pl
 
-import floatscope as fs
 from floatscope.errors import UserError
-from floatscope.qa.world import World
-from floatscope.report.tables import readings
+from floatscope.report.tables import patches, readings
 from floatscope.study.store import Run
 
-START, END = "<!-- what attention does: benchmarks/causal.py -->", "<!-- end of what attention does -->"
-PATCHED = ("twin-arm", "twin-dream", "twin-llada")
+HEADING = "## What attention does"
+ARMS = ("twin-arm", "twin-parent", "smollm2-arm", "smollm2-135m")
+FORKS = ("twin-arm", "twin-dream", "twin-llada", "smollm2-arm", "smollm2-dream", "smollm2-llada")
+PUBLISHED = (
+    "Published for models of 8 billion parameters on GSM8K, with the top 1, 5 and 10 sinks masked (arXiv 2510.15731): "
+    "Llama falls from .85 to .02, LLaDA from .76 to .75, .73 and .55, Dream from .82 to .79, .78 and .75: the ARM "
+    "cannot do without its sinks, and the MDMs can."
+)
 
 
 def percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f}"
 
 
-def grid(columns: list[str], rows: list[list[str]]) -> str:
+def grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows))
 
 
 def accuracy_table(scores: pl.DataFrame, models: list[str]) -> str:
     """Accuracy under every dose, and after it the effects beside what it is held to; a star where p is below .05."""
-    effects = scores.filter(statistic="effect", metric="accuracy")
+    effects = scores.filter(statistic="effect", metric="accuracy").drop_nulls("value")
     rows = []
     for (panel, x), part in effects.group_by(["panel", "x"], maintain_order=True):
         cells = []
         for model in models:
             own = part.filter(model=model)
-            score = scores.filter(
-                statistic="score", metric="accuracy", model=model, condition=own["condition"][0], task=own["task"][0]
-            )
+            place = {"model": model, "condition": part["condition"][0], "task": part["task"][0]}
+            score = scores.filter(statistic="score", metric="accuracy", **place)
             told = [
                 f"{row['beside']} {100 * row['value']:+.1f}{'*' if row['p'] < 0.05 else ''}"
-                for row in own.drop_nulls("value").iter_rows(named=True)
+                for row in own.iter_rows(named=True)
             ]
             cells.append(f"{percent(score['value'][0])} ({'; '.join(told)})" if told else "")
         rows.append([f"{panel}, {x}", *cells])
@@ -65,17 +65,65 @@ def outcome_table(scores: pl.DataFrame, models: list[str]) -> str:
     own = scores.filter(pl.col("metric").is_in(wanted), statistic="score", stressor="edit")
     rows = []
     for (condition, metric), part in own.group_by(["condition", "metric"], maintain_order=True):
-        values = {row["model"]: row["value"] for row in part.iter_rows(named=True)}
+        values = dict(part.drop_nulls("value").select("model", "value").iter_rows())
         shown = [
-            ""
-            if values.get(model) is None
-            else percent(values[model])
-            if metric == "removed"
-            else f"{values[model]:.2f}"
+            "" if model not in values else percent(values[model]) if metric == "removed" else f"{values[model]:.2f}"
             for model in models
         ]
         rows.append([str(condition).removeprefix("edit/"), str(metric).replace("_", "-"), *shown])
     return grid(["edit", "mean of", *models], rows)
+
+
+def beside_published(scores: pl.DataFrame, models: list[str]) -> Iterator[str]:
+    """Accuracy without the 1, 5 and 10 tokens that receive most, what these held, and whether it is as published."""
+    own = scores.filter(pl.col("condition").str.contains(r"^edit/(none|block top/\d+/all)$"), statistic="score")
+    found: dict[tuple[str, str, str], float] = {
+        (model, condition.split("/")[2] if "top" in condition else "0", metric): value
+        for model, condition, metric, value in own.drop_nulls("value")
+        .select("model", "condition", "metric", "value")
+        .iter_rows()
+    }
+    doses = sorted({dose for _, dose, _ in found} - {"0"}, key=int)
+    rows = []
+    for model in models:
+        shown = [percent(found.get((model, "0", "accuracy")))]
+        for dose in doses:
+            shown.append(percent(found.get((model, dose, "accuracy"))))
+            shown.append(percent(found.get((model, dose, "removed"))))
+        rows.append([f"{model} ({'ARM' if model in ARMS else 'full visibility'})", *shown])
+    yield PUBLISHED
+    yield "Ours, accuracy in percent without the tokens that receive most, and the attention that these held:"
+    yield grid(["model", "unedited", *(name for dose in doses for name in (f"top {dose}", f"they held {dose}"))], rows)
+    lost = {
+        dose: {
+            model: 1 - found[model, dose, "accuracy"] / found[model, "0", "accuracy"]
+            for model in models
+            if model in FORKS and found.get((model, "0", "accuracy")) and (model, dose, "accuracy") in found
+        }
+        for dose in doses
+    }
+    for dose, shares in lost.items():
+        arms = {model: share for model, share in shares.items() if model in ARMS}
+        others = {model: share for model, share in shares.items() if model not in ARMS}
+        if not arms or not others:
+            continue
+        more = min(arms.values()) > max(others.values())
+        less = max(arms.values()) < min(others.values())
+        verdict = (
+            "as published, the ARM loses more than both MDMs"
+            if more
+            else "contrary to the published figures, the ARM loses less than both MDMs"
+            if less
+            else "unlike in the published figures, the ARM stands between or beside the MDMs"
+        )
+        told = ", ".join(f"{model} {100 * share:.0f} %" for model, share in shares.items())
+        held = ", ".join(
+            f"{model} {percent(found.get((model, dose, 'removed')))} %" for model in shares if model in ARMS
+        )
+        yield (
+            f"Without the top {dose}: {verdict} (accuracy lost, as a share of the unedited one: {told}). "
+            f"What was taken away held, of all attention of the ARM: {held}; a sink of an 8B ARM holds most of it."
+        )
 
 
 def chapter_of(run: Run) -> Iterator[str]:
@@ -83,16 +131,20 @@ def chapter_of(run: Run) -> Iterator[str]:
     if run.unfinished:
         raise UserError(run.unfinished)
     scores, models = run.scores(), [model.name for model in run.study.models]
-    counts = scores.filter(statistic="effect")["n"]
-    effects = scores.filter(statistic="effect", metric="accuracy")
+    effects = scores.filter(statistic="effect").drop_nulls("value")
+    sizes = effects["metric"].value_counts(sort=True).iter_rows()
+    counts = ", ".join(f"{count} on {metric.replace('_', '-')}" for metric, count in sizes)
     table = readings(scores, run.study.rules)
     yield f"### {run.study.name}: {run.study.description}"
-    comparisons = f"{effects.height} comparisons per outcome"
-    yield f"`floatscope study {run.study.name}`; n = {counts.max()} questions per cell, {comparisons}."
+    yield (
+        f"`floatscope study {run.study.name}`; n = {effects['n'].max()} questions per cell; effects that Holm's method "
+        f"corrects for: {counts}."
+    )
     yield "Rules of reading, as they stand in the study file, which was written before the run:"
     yield "\n".join(f"- **{rule.claim}**: {rule.sentence}." for rule in run.study.rules)
     yield "What the run says by them (effect with its 95 % interval at the dose that decides, p by Holm's method):"
-    yield grid(["claim", *models], [[row[0], *row[2:]] for row in table.rows])
+    yield grid(["claim", *table.columns[2:]], [[row[0], *row[2:]] for row in table.rows])
+    yield from beside_published(scores, models)
     yield (
         "Accuracy in percent under each edit, and in brackets its effect in points beside each thing it is held to; "
         "* p < .05."
@@ -100,74 +152,35 @@ def chapter_of(run: Run) -> Iterator[str]:
     yield accuracy_table(scores, models)
     yield "Other outcomes (log-probability and its bound in nats, KL in nats, removed attention in percent)."
     yield outcome_table(scores, models)
+    patched = run.patched()
+    if not patched.is_empty():
+        maps = patches(patched)
+        yield f"{maps.title}; n = {patched['n'].max()} questions."
+        yield grid(maps.columns, maps.rows)
 
 
-def exchanged(model: fs.Model, count: int) -> Iterator[tuple[Any, Any, np.ndarray]]:
-    """Prompt with another document in place of the gold one, the true prompt (the donor), and the answer's tokens."""
-    samples = World(0).samples("rag", 20 * count, documents=5, seed=2)
-    for sample in samples:
-        place = next(number for number, document in enumerate(sample.documents) if document.gold)
-        donor = fs.build_prompt(model.tokenizer, sample.question, sample.documents, sample.answers)
-        for other in samples:
-            gold = next(document for document in other.documents if document.gold)
-            if other.id == sample.id or any(answer in gold.text for answer in sample.answers):
-                continue
-            documents = [*sample.documents]
-            documents[place] = replace(gold, gold=True)
-            prompt = fs.build_prompt(model.tokenizer, sample.question, documents, sample.answers)
-            if len(prompt.ids) == len(donor.ids):
-                answer = model.tokenizer(f" {sample.answers[0]}", add_special_tokens=False)["input_ids"]
-                yield prompt, donor, np.array(answer)
-                break
-
-
-def patch_maps(count: int) -> Iterator[str]:
-    """Layer by step, the mean share of the way back to the answer's log-probability, for both kinds of patch."""
-    yield "### Which layers and steps bring the answer back"
-    yield (
-        f"`fs.patch`: {count} questions whose gold document is exchanged for another of equal length; at one layer and "
-        "step the rows that may fill a slot follow the run with the gold document. Patterns: they look where its rows "
-        "look. Outputs: they also take up what its rows take up. The share of the lost log-probability that comes back "
-        "(means over questions), in percent, for the first two tokens of the answer."
-    )
-    for name in PATCHED:
-        model = fs.load(name)
-        for outputs in (False, True):
-            found = [
-                fs.patch(model, prompt, donor, answer[:2], slots=8, outputs=outputs)
-                for prompt, donor, answer in islice(exchanged(model, count), count)
-                if len(answer) >= 2
-            ]
-            way = sum(one.donor - one.prompt for one in found)  # a ratio of means: single ways may be near 0
-            mean = np.sum([one.patched - one.prompt for one in found], axis=0) / way
-            rows = [[str(layer), *(f"{100 * value:.0f}" for value in row)] for layer, row in enumerate(mean)]
-            yield f"{name}, {'outputs' if outputs else 'patterns'} (n = {len(found)}):"
-            yield grid(["layer", *(f"step {step}" for step in range(mean.shape[1]))], rows)
-
-
-def write_between(path: Path, text: str) -> None:
-    """Put the chapter between its markers, or at the end of a file that has none."""
-    old = path.read_text(encoding="utf-8")
-    before, _, rest = old.partition(START)
-    after = rest.partition(END)[2] if rest else ""
-    path.write_text(f"{before.rstrip()}\n\n{START}\n{text}\n{END}\n{after.lstrip()}", encoding="utf-8")
+def write_between(path: Path, name: str, text: str) -> None:
+    """Put a run's part between its markers, or at the end of a file that has none, under the chapter's heading."""
+    start, end = f"<!-- {name}: benchmarks/causal.py -->", f"<!-- end of {name} -->"
+    before, _, rest = path.read_text(encoding="utf-8").partition(start)
+    after = rest.partition(end)[2].strip()
+    heading = "" if HEADING in before else f"{HEADING}\n\n"
+    whole = f"{before.rstrip()}\n\n{heading}{start}\n{text}\n{end}\n" + (f"\n{after}\n" if after else "")
+    path.write_text(whole, encoding="utf-8")
 
 
 def main() -> None:
     """Parse, gather, print or write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", help="folders of finished runs")
-    parser.add_argument("--patch", type=int, default=0, help="questions to patch on the twins; 0: none")
-    parser.add_argument("--write", type=Path, help="the file whose chapter is replaced")
+    parser.add_argument("--write", type=Path, help="the file whose chapter is written")
     arguments = parser.parse_args()
-    parts = ["## What attention does"]
     for folder in arguments.runs:
-        parts += chapter_of(Run(folder))
-    parts += patch_maps(arguments.patch) if arguments.patch else ()
-    text = "\n\n".join(parts)
-    print(text)
-    if arguments.write:
-        write_between(arguments.write, text)
+        run = Run(folder)
+        text = "\n\n".join(chapter_of(run))
+        print(text)
+        if arguments.write:
+            write_between(arguments.write, run.study.name, text)
 
 
 if __name__ == "__main__":
