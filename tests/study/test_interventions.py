@@ -12,7 +12,7 @@ from floatscope.report.curves import edit_curves, stress_curves
 from floatscope.report.rules import Rule, verdicts
 from floatscope.report.tables import readings, write_tables
 from floatscope.statistics import holm, mcnemar
-from floatscope.study.interventions import EditOptions, edit_conditions
+from floatscope.study.interventions import TWINS, EditOptions, edit_conditions
 from floatscope.study.plan import Curve, ModelPlan, Study, TaskPlan, find_study, read_study, write_study
 from floatscope.study.running import run_study
 from floatscope.study.scores import score_frame
@@ -336,15 +336,19 @@ def test_rules_of_reading_are_judged_by_the_dose_that_decides():
     assert "block top (all layers) gives a lower accuracy than as much" in row[1]
 
 
-def test_a_study_keeps_its_rules_in_its_file(tmp_path):
-    shipped = read_study(find_study("causal"))
+@pytest.mark.parametrize("name", ["causal", "causal-smollm2"])
+def test_a_study_keeps_its_rules_in_its_file(tmp_path, name):
+    shipped = read_study(find_study(name))
     (tmp_path / "again.toml").write_text(write_study(shipped))
     assert read_study(tmp_path / "again.toml") == shipped and len(shipped.rules) > 5
-    names = {one.labels["edit"] for curve in shipped.conditions for one in curve.conditions}
-    twins = {one.labels["twin"] for curve in shipped.conditions for one in curve.conditions} | {"unedited"}
-    for rule in shipped.rules:  # each is about something that is run
-        assert any(name == rule.edit or name.startswith(f"{rule.edit}, gold") for name in names), rule
-        assert rule.beside in twins
+    edits = [(curve, one) for curve in shipped.conditions if curve.stressor == "edit" for one in curve.conditions]
+    for rule in shipped.rules:  # each is about something that is run, under the models that it is about, and measured
+        own = [(curve, one) for curve, one in edits if one.labels["edit"].partition(", gold")[0] == rule.edit]
+        own = [(curve, one) for curve, one in own if one.labels["layers"] == rule.layers]
+        assert own and rule.beside in {"unedited", *(one.labels["twin"] for _, one in own)}, rule
+        assert all(not curve.models or {*rule.models} <= {*curve.models} for curve, _ in own), rule
+        assert rule.metric.startswith("log_") or all(one.answered for _, one in own), rule
+        assert "spread" not in rule.metric or len({one.labels["place"] for _, one in own}) > 1, rule
     with pytest.raises(fs.UserError, match="no model 'twin-amr'"):
         replace(shipped, rules=(Rule("c", "sink", "unedited", "lower", models=("twin-amr",)),))
 
@@ -382,3 +386,55 @@ def test_draws_reach_every_condition_and_are_no_less_than_none():
     assert {one.draws for one in edit_conditions("block anchors(1)", EditOptions(draws=7))} == {7}
     with pytest.raises(fs.UserError, match="draws = -1"):
         EditOptions(draws=-1)
+
+
+def test_only_the_twins_that_are_named_are_run():
+    assert names("block anchors(1)", twins=("as much",)) == [
+        "edit/none", "edit/block anchors/1/all", "edit/block anchors/1/all/as much",
+    ]  # fmt: skip
+    with pytest.raises(fs.UserError, match="no control twin 'as few'"):
+        EditOptions(twins=("as few",))
+    twins = {name for keys in ("top(2)", "doc 1", "class lexical") for name in fs.Edit("block", keys=keys).controls()}
+    twins |= {*fs.Edit("keep", keys="top(2)").controls(), *fs.Edit("heads", heads="0.1").controls()}
+    assert twins == {*TWINS}
+
+
+def test_without_answers_the_right_ones_are_replayed_all_the_same(tmp_path):
+    """The unedited questions are answered; under the edits log-probabilities are those of a run that answers too."""
+    options = {"documents": 3, "twins": ("none",)}
+    plain = Study(
+        "s", (ModelPlan("twin-llada"),), (TaskPlan("world:rag:3"),),
+        (Curve("edit", "block doc 1", options=options),), limit=3, slots=4,
+    )  # fmt: skip
+    fewer = replace(plain, conditions=(Curve("edit", "block doc 1", options=options | {"answers": False}),))
+    rows = {
+        name: run_study(made, tmp_path / name).run.results().filter(control="", stressor="edit")
+        for name, made in (("all", plain), ("fewer", fewer))
+    }
+    both = rows["all"].join(rows["fewer"], on=["condition", "sample"])
+    assert both["log_probability"].to_list() == pytest.approx(both["log_probability_right"].to_list(), abs=1e-5)
+    edited = rows["fewer"].filter(dose=1)
+    assert edited["prediction"].is_null().all() and edited["kl"].is_not_null().all()
+    assert rows["fewer"].filter(dose=0)["prediction"].is_not_null().all()
+
+
+def test_a_study_edits_all_its_answers(tmp_path):
+    """`evaluate --edit`: the answers of generate under the same edit, and other units than without it."""
+    curve, task = Curve("documents", "3"), TaskPlan("world:rag:3")
+    made = Study("s", (ModelPlan("twin-llada"),), (task,), (curve,), limit=4, slots=4, edits=("block evidence",))
+    (tmp_path / "again.toml").write_text(write_study(made))
+    assert read_study(tmp_path / "again.toml") == made
+    [cell], [plain] = made.cells(task), replace(made, edits=()).cells(task)
+    assert cell.condition.edits == (fs.Edit("block", keys="evidence"),)
+    assert cell.condition.content != plain.condition.content
+    rows = run_study(made, tmp_path / "run").run.results().filter(control="")
+    from floatscope.study.units import load_task
+
+    model, loaded = fs.load("twin-llada"), load_task(made, task)
+    for sample in loaded.samples:
+        shown = loaded.under(cell.condition, sample, 0)
+        prompt = fs.build_prompt(model.tokenizer, shown.question, shown.documents, shown.answers)
+        alone = fs.generate(model, prompt, model.sampler(length=4, steps=4), edits=[fs.Edit("block", keys="evidence")])
+        assert rows.filter(sample=sample.id)["prediction"].item() == model.text(alone.answer)
+    with pytest.raises(fs.UserError, match="did you mean 'block'"):
+        replace(made, edits=("blok doc 1",))

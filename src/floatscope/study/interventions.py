@@ -84,7 +84,7 @@ def edit_conditions(values: str, options: EditOptions) -> tuple[Condition, ...]:
                 transform=shown.transform,
                 edits=edits,
                 draws=options.draws,
-                answered=options.answers or not edits,
+                answered=options.answers or (not edits and gold is None),  # that one is shared by all curves
             )
 
         found.append(condition(UNEDITED, 0.0, "all", "", ()))
