@@ -117,12 +117,18 @@ def beside_published(scores: pl.DataFrame, models: list[str]) -> Iterator[str]:
             else "unlike in the published figures, the ARM stands between or beside the MDMs"
         )
         told = ", ".join(f"{model} {100 * share:.0f} %" for model, share in shares.items())
-        held = ", ".join(
-            f"{model} {percent(found.get((model, dose, 'removed')))} %" for model in shares if model in ARMS
+        effects = scores.filter(statistic="effect", metric="accuracy", x=dose, beside="as much, answer spared")
+        effects = effects.filter(
+            pl.col("condition") == f"edit/block top/{dose}/all", pl.col("model").is_in(list(shares))
+        )
+        apart = ", ".join(
+            f"{row['model']} {100 * row['value']:+.1f} [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]"
+            for row in effects.drop_nulls("value").iter_rows(named=True)
         )
         yield (
-            f"Without the top {dose}: {verdict} (accuracy lost, as a share of the unedited one: {told}). "
-            f"What was taken away held, of all attention of the ARM: {held}; a sink of an 8B ARM holds most of it."
+            f"Without the top {dose}: {verdict} (accuracy lost, as a share of the unedited one: {told}). Beside as "
+            f"much attention taken elsewhere, the answer spared, these tokens are worth, in points: {apart}. Below 0 they "
+            "carry more than their attention, above 0 less."
         )
 
 

@@ -146,8 +146,7 @@ def attend(
     """Attention [R, H, d_v] (written into `output` where it is given) and its statistics.
 
     extra: [K, E] columns that are mixed as values are, by every head. donor: what another sample mixes, for edits that
-    patch from it. Scores and softmax are float32 whatever the
-    inputs are.
+    patch from it. Scores and softmax are float32 whatever the inputs are.
     """
     heads, rows, _ = inputs.query.shape
     keys, share, device = len(layout.keys), heads // len(inputs.key), inputs.query.device

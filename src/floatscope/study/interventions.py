@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,26 +103,25 @@ def edit_conditions(values: str, options: EditOptions) -> tuple[Condition, ...]:
 
 def read_doses(text: str, layers: str, options: EditOptions) -> Iterator[tuple[Edit, float]]:
     """The edits of "block anchors(1,3,5)" or "scale doc 2 by 0.5,2", with the number in which each differs."""
-    from floatscope.probe.edits import Edit
+    from floatscope.probe.edits import read_edit
 
-    op, _, rest = text.partition(" ")
-    rest, factors = (found[1], _numbers(found[2], text)) if (found := _BY.fullmatch(rest)) else (rest, [])
     where: dict[str, Any] = {"layers": layers, "rows": options.rows, "steps": options.at}
     where |= {"source": options.source, "by_head": options.by_head}
-    chosen = "heads" if op == "heads" else "keys"
-    if op == "heads":  # a table that is not there is told when the run begins
-        where["table"] = options.table if Path(options.table).exists() else ""
-    if factors:
-        for factor in factors:
-            yield Edit(op, keys=rest.strip(), factor=factor, **where), factor
-    elif doses := _DOSES.search(rest):
+    if text.startswith("heads") and Path(options.table).exists():  # one that is not there is told when the run begins
+        where["table"] = options.table
+    if factors := _BY.fullmatch(text):
+        edits = {factor: f"{factors[1]} by {factor:g}" for factor in _numbers(factors[2], text)}
+    elif doses := _DOSES.search(text):
         *counts, last = (part.strip() for part in doses[2].split(","))
         pool = f", {last}" if counts and not re.match(r"[\d.]", last) else ""
-        for number in _numbers(",".join(counts if pool else [*counts, last]), text):
-            picked = f"{rest[: doses.start()]}{doses[1]}({number:g}{pool}){rest[doses.end() :]}"
-            yield Edit(op, **{chosen: picked.strip()}, **where), number
+        edits = {
+            number: f"{text[: doses.start()]}{doses[1]}({number:g}{pool}){text[doses.end() :]}"
+            for number in _numbers(",".join(counts if pool else [*counts, last]), text)
+        }
     else:
-        yield Edit(op, **{chosen: rest.strip() or "all"}, **where), float((op == "heads" and rest.count(".")) or 1)
+        edits = {float((text.startswith("heads") and text.count(".")) or 1): text}
+    for dose, edit in edits.items():
+        yield replace(read_edit(edit), **where), dose
 
 
 def _numbers(text: str, whole: str) -> list[float]:
