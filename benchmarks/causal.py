@@ -127,8 +127,8 @@ def beside_published(scores: pl.DataFrame, models: list[str]) -> Iterator[str]:
         )
         yield (
             f"Without the top {dose}: {verdict} (accuracy lost, as a share of the unedited one: {told}). Beside as "
-            f"much attention taken elsewhere, the answer spared, these tokens are worth, in points: {apart}. Below 0 they "
-            "carry more than their attention, above 0 less."
+            f"much attention taken elsewhere, the answer spared, these tokens are worth, in points: {apart}. Below 0 "
+            "they carry more than their attention, above 0 less."
         )
 
 
