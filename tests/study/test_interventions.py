@@ -49,10 +49,10 @@ def test_an_edit_and_its_twins_act_where_the_options_say():
 
 
 def test_doses_are_counts_factors_or_one():
-    assert names("scale evidence by 0.5,2", twins=("none",)) == [
+    assert names("scale evidence by 0.5,2", controls=False) == [
         "edit/none", "edit/scale evidence/0.5/all", "edit/scale evidence/2/all",
     ]  # fmt: skip
-    assert names("sink; keep top(8) or bos", twins=("none",)) == [
+    assert names("sink; keep top(8) or bos", controls=False) == [
         "edit/none",
         "edit/sink/1/all",
         "edit/keep top or bos/8/all",
@@ -201,10 +201,10 @@ def test_the_spread_over_places_is_held_to_that_of_the_unedited_model_and_of_the
 
 
 def test_doses_keep_their_pool():
-    found = edit_conditions("keep top(8, 32, not answer) or answer", EditOptions(twins=("none",)))
+    found = edit_conditions("keep top(8, 32, not answer) or answer", EditOptions(controls=False))
     assert [one.edits[0].keys for one in found[1:]] == ["top(8, not answer) or answer", "top(32, not answer) or answer"]
     assert found[1].labels["edit"] == "keep top or answer"
-    heads = edit_conditions("heads retrieval(2,4, copy)", EditOptions(twins=("none",)))
+    heads = edit_conditions("heads retrieval(2,4, copy)", EditOptions(controls=False))
     assert [(one.labels["dose"], one.edits[0].heads) for one in heads[1:]] == [
         (2.0, "retrieval(2, copy)"),
         (4.0, "retrieval(4, copy)"),
@@ -401,7 +401,7 @@ def test_only_the_twins_that_are_named_are_run():
 
 def test_without_answers_the_right_ones_are_replayed_all_the_same(tmp_path):
     """The unedited questions are answered; under the edits log-probabilities are those of a run that answers too."""
-    options = {"documents": 3, "twins": ("none",)}
+    options = {"documents": 3, "controls": False}
     plain = Study(
         "s", (ModelPlan("twin-llada"),), (TaskPlan("world:rag:3"),),
         (Curve("edit", "block doc 1", options=options),), limit=3, slots=4,

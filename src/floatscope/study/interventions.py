@@ -42,8 +42,10 @@ class EditOptions:
     """Where picks by rank come from: the previous step, the first pass, or the unedited run at the same step."""
     by_head: bool = False
     """Pick tokens for each head apart."""
-    twins: tuple[str, ...] = ("all",)
-    """Control twins beside each edit that picks: as many, as much, ...; all, or none."""
+    controls: bool = True
+    """Beside each edit that picks, its control twins."""
+    twins: tuple[str, ...] = ()
+    """Those that are run: as many, as much, ...; all where none is named."""
     answers: bool = True
     """Answer the questions under the edits too; without it right answers are replayed alone, which costs less."""
     places: tuple[int, ...] = ()
@@ -55,7 +57,8 @@ class EditOptions:
 
     def __post_init__(self) -> None:
         check_documents(self.documents)
-        check_names(self.twins, (*TWINS, "all", "none"), "control twin")
+        if self.twins:
+            check_names(self.twins, TWINS, "control twin")
         if self.draws < 0:
             raise UserError(f"draws = {self.draws}: give a number of draws, or 0 for none.")
 
@@ -96,7 +99,7 @@ def edit_conditions(values: str, options: EditOptions) -> tuple[Condition, ...]:
                     found += [
                         condition(name, dose, layers, twin, (one,))
                         for twin, one in edit.controls().items()
-                        if {twin, "all"} & {*options.twins}
+                        if options.controls and (not options.twins or twin in options.twins)
                     ]
     return tuple({one.name: one for one in found}.values())
 
