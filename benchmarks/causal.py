@@ -136,6 +136,18 @@ def chapter_of(run: Run) -> Iterator[str]:
     """The part of the chapter that one run gives."""
     if run.unfinished:
         raise UserError(run.unfinished)
+    if any(curve.stressor == "edit" for curve in run.study.conditions):
+        yield from edits_of(run)
+    patched = run.patched()
+    if not patched.is_empty():
+        maps = patches(patched)
+        yield "### Which layers and steps bring the answer back"
+        yield f"{maps.title}; n = {patched['n'].max()} questions."
+        yield grid(maps.columns, maps.rows)
+
+
+def edits_of(run: Run) -> Iterator[str]:
+    """Rules and verdicts, the published figures beside ours, all effects and outcomes."""
     scores, models = run.scores(), [model.name for model in run.study.models]
     effects = scores.filter(statistic="effect").drop_nulls("value")
     sizes = effects["metric"].value_counts(sort=True).iter_rows()
@@ -158,11 +170,6 @@ def chapter_of(run: Run) -> Iterator[str]:
     yield accuracy_table(scores, models)
     yield "Other outcomes (log-probability and its bound in nats, KL in nats, removed attention in percent)."
     yield outcome_table(scores, models)
-    patched = run.patched()
-    if not patched.is_empty():
-        maps = patches(patched)
-        yield f"{maps.title}; n = {patched['n'].max()} questions."
-        yield grid(maps.columns, maps.rows)
 
 
 def write_between(path: Path, name: str, text: str) -> None:
