@@ -93,7 +93,8 @@ def beside_published(scores: pl.DataFrame, models: list[str]) -> Iterator[str]:
         rows.append([f"{model} ({'ARM' if model in ARMS else 'full visibility'})", *shown])
     yield PUBLISHED
     yield "Ours, accuracy in percent without the tokens that receive most, and the attention that these held:"
-    yield grid(["model", "unedited", *(name for dose in doses for name in (f"top {dose}", f"they held {dose}"))], rows)
+    columns = [name for dose in doses for name in (f"top {dose}", f"held by top {dose}")]
+    yield grid(["model", "unedited", *columns], rows)
     lost = {
         dose: {
             model: 1 - found[model, dose, "accuracy"] / found[model, "0", "accuracy"]

@@ -221,8 +221,9 @@ def _outcomes(
     known = [place for place in known if len(golds[place])]
     for _, alike in groupby(sorted(known, key=lambda place: len(golds[place])), key=lambda place: len(golds[place])):
         places = [*alike]  # answers of one length, a step per token: none waits for a longer one
-        own, answers, theirs = ([listed[place] for place in places] for listed in (prompts, golds, seeds))
-        for place, one in zip(places, replayed(model, own, answers, slots, theirs, condition.edits), strict=True):
+        asked, answers = [prompts[place] for place in places], [golds[place] for place in places]
+        told = replayed(model, asked, answers, slots, [seeds[place] for place in places], condition.edits)
+        for place, one in zip(places, told, strict=True):
             found[place] |= one
     if condition.draws and not model.is_arm:
         for place in (place for place in known if prompts[place].slots is None):

@@ -249,14 +249,14 @@ def _spreads(own: pl.DataFrame, answers: _Answers, held: Sequence[Held]) -> list
     models = [subject for subject in _subjects(own) if subject[1] != GUESS]
     for ((task, condition), group), model in product(groups.items(), models):
         _, about, beside = group[0]
-        about = about | {"condition": condition, "panel": _AT.sub("", about["panel"])}
+        about = {**about, "condition": condition, "panel": _AT.sub("", about["panel"])}
         edited = [(model, point["condition"]) for point, _, _ in group]
         for name in beside if len(group) > 1 else ():
             others = [(model, names[name]) for _, _, names in group]
             for metric, spread in SPREADS.items():
                 cells = np.array(answers.paired(metric, task, *edited, *others))  # [2 place, sample]
                 if cells.size:
-                    found = spread_difference(*np.split(cells, 2))
+                    found = spread_difference(cells[: len(edited)], cells[len(edited) :])
                     rows.append(_row("effect", found, (task,), spread, model=model[0], beside=name, **about))
     return [row for spread in SPREADS.values() for row in _corrected([row for row in rows if row["metric"] == spread])]
 
