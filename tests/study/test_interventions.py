@@ -343,7 +343,7 @@ def test_a_study_keeps_its_rules_in_its_file(tmp_path, name):
     assert read_study(tmp_path / "again.toml") == shipped and len(shipped.rules) > 5
     edits = [(curve, one) for curve in shipped.conditions if curve.stressor == "edit" for one in curve.conditions]
     for rule in shipped.rules:  # each is about something that is run, under the models that it is about, and measured
-        own = [(curve, one) for curve, one in edits if one.labels["edit"].partition(", gold")[0] == rule.edit]
+        own = [(curve, one) for curve, one in edits if str(one.labels["edit"]).partition(", gold")[0] == rule.edit]
         own = [(curve, one) for curve, one in own if one.labels["layers"] == rule.layers]
         assert own and rule.beside in {"unedited", *(one.labels["twin"] for _, one in own)}, rule
         assert all(not curve.models or {*rule.models} <= {*curve.models} for curve, _ in own), rule
