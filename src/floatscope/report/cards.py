@@ -73,7 +73,7 @@ def _groups(spec: Spec) -> Iterator[dict[str, Any]]:
             {
                 "title": _title(panel),
                 "height": round(panel["height"] + _AXES) if resizable else None,
-                "least": 40 + 0.55 * panel["width"] if resizable else 320,
+                "least": 40 + _names(panel) + 0.55 * panel["width"] if resizable else 320,
             }
         )
     yield {
@@ -82,6 +82,13 @@ def _groups(spec: Spec) -> Iterator[dict[str, Any]]:
         "least": round(max(room["least"] for room in rooms)),
         "panels": rooms,
     }
+
+
+def _names(panel: Spec) -> int:
+    """Pixels for the longest of the names that stand beside a plot, where its rows have names."""
+    sides = [layer.get("encoding", {}).get("y", {}) for layer in panel.get("layer", [panel])]
+    names = [name for side in sides for name in (side.get("scale") or {}).get("domain", ()) if isinstance(name, str)]
+    return 6 * max(map(len, names), default=0)
 
 
 def _title(spec: Spec) -> str:

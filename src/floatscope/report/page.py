@@ -25,8 +25,11 @@ from floatscope.report.headline import headline_html
 from floatscope.report.markup import asset, render
 from floatscope.report.player import player_data
 from floatscope.report.rules import Rule
+from floatscope.report.sources import source_figure, source_tables
 from floatscope.report.tables import readings
 from floatscope.traces import Trace
+
+_ANSWERS = ("all", "right", "wrong")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Content:
     """What is said below Table 1."""
     units: pl.DataFrame | None = None
     """Every answered question, as `study.failures.unit_frame` gives them: the list of samples."""
+    attribution: pl.DataFrame | None = None
+    """How far each method of attribution can be believed, as `Run.attribution` gives it."""
     rules: tuple[Rule, ...] = ()
     """What counts as present, for the verdicts below the curves of edits."""
     traces: tuple[Trace, ...] = ()
@@ -68,12 +73,16 @@ def build_page(content: Content) -> str:
         curves = stress_curves(content.scores, content.models)
         edited = edit_curves(content.scores, content.models)
         likely = edit_curves(content.scores, content.models, "log_probability")
+    told = content.attribution
+    sources = None if told is None or told.is_empty() else source_figure(told, content.models)
     pictures, figures = trace_pictures(content), page_figures(content)
     likelihoods = partial(edit_figure, metric="log_probability")
     harder = ((curves, stress_figure), (edited, edit_figure), (likely, likelihoods))
     stress = [drawn(points, content.models) for points, drawn in harder if not points.is_empty()]
     played = [trace for trace in content.traces if trace.metadata.get("control", "") in ("", "untrained")]
-    drawing = [drawing_library()] if any(isinstance(one, Figure) for one in (*pictures, *figures, *stress)) else []
+    drawing = (
+        [drawing_library()] if any(isinstance(one, Figure) for one in (*pictures, *figures, *stress, sources)) else []
+    )
     return document(
         "report.html",
         content.title,
@@ -93,6 +102,8 @@ def build_page(content: Content) -> str:
         if content.units is None or content.units.is_empty()
         else samples_data(content.units, content.models),
         card=figure_card,
+        sources=sources,
+        source_tables={} if told is None else {answers: source_tables(told, answers) for answers in _ANSWERS},
         pictures=pictures,
         figures=figures,
         stress=stress,

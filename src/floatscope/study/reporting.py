@@ -10,6 +10,7 @@ from floatscope.analysis.results import Result
 from floatscope.files import replace_text
 from floatscope.report.page import Content, build_page
 from floatscope.report.sentences import summary_sentences
+from floatscope.report.sources import source_tables
 from floatscope.report.tables import write_tables
 from floatscope.study.analyses import missing_analyses
 from floatscope.study.failures import unit_frame
@@ -30,13 +31,8 @@ QUESTION = (
 def tables_text(run: Run, form: str) -> str:
     """The scores of a run as Markdown, LaTeX or CSV."""
     rows = run.results()
-    text = write_tables(score_frame(rows), table_notes(rows), form, run.study.rules)
-    if form == "markdown" and any(
-        cell.condition.attribution for task in run.study.tasks for cell in run.study.cells(task)
-    ):
-        from floatscope.attribution.faithfulness import faithfulness_text
-
-        text += "\n" + faithfulness_text(run.attribution())
+    sources = source_tables(run.attribution())
+    text = write_tables(score_frame(rows), table_notes(rows), form, run.study.rules, sources)
     said = run.unfinished
     marks = {"markdown": f"**{said}**\n\n", "latex": f"% {said}\n"}
     return f"{marks.get(form, '')}{text}" if said else text
@@ -63,6 +59,7 @@ def gather(run: Run, results: Mapping[str, Result]) -> Content:
         scores=scores,
         notes=table_notes(rows)["documents"],
         units=unit_frame(run),
+        attribution=run.attribution(),
         rules=run.study.rules,
         traces=tuple(_player_traces(run, rows)),
         results=results,

@@ -113,8 +113,8 @@ def run_study(
 def finish(run: Run, notify: Notify) -> None:
     """Make the tables of a run that has all of its units."""
     write_table(run.scores(), run.folder / TABLES / "scores.parquet")
-    if any(cell.condition.attribution for task in run.study.tasks for cell in run.study.cells(task)):
-        write_table(run.attribution(), run.folder / TABLES / "attribution.parquet")
+    if (attribution := run.attribution()).height:
+        write_table(attribution, run.folder / TABLES / "attribution.parquet")
     run_analyses(run, notify)
 
 
