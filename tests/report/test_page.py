@@ -145,7 +145,7 @@ def test_missing_parts_leave_a_sentence():
     assert re.findall(r'<h2 id="(\w+)"', bare) == ["made"] and re.findall(r'<a href="#(\w+)">', bare) == ["made"]
     assert 'id="player-data"' not in bare and "<figure" not in bare and "vegaEmbed=" not in bare
     without = dataclasses.replace(made_content(), results={"drift": made_results()["drift"]}, traces=())
-    assert build_page(without).count("<figure") == 2  # drift and stress
+    assert build_page(without).count("<figure") == 3  # sources, drift and stress
 
 
 def test_an_analysis_that_could_not_be_made_stands_in_its_place_with_the_reason():

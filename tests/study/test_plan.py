@@ -147,9 +147,10 @@ def test_what_is_no_toml_is_told_with_its_place(tmp_path):
 
 def test_the_shipped_studies_are_valid_and_found_by_name():
     assert {path.stem for path in SHIPPED.glob("*.toml")} == {
-        "attribution", "causal", "causal-smollm2", "demo", "floating", "floating-smollm2", "heads", "paper", "smollm2",
+        "attribution", "attribution-smollm2", "causal", "causal-smollm2", "demo", "floating", "floating-smollm2",
+        "heads", "paper", "smollm2",
     }  # fmt: skip
-    for name in ("attribution", "causal", "causal-smollm2", "floating-smollm2", "heads"):
+    for name in ("attribution", "attribution-smollm2", "causal", "causal-smollm2", "floating-smollm2", "heads"):
         assert read_study(find_study(name)).name == name
     demo, floating, paper, smollm2 = (read_study(find_study(name)) for name in ("demo", "floating", "paper", "smollm2"))
     (passages,) = floating.tasks

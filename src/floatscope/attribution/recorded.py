@@ -16,7 +16,6 @@ from floatscope.attribution import METHODS, explain
 from floatscope.attribution.case import Case
 from floatscope.attribution.leave_one_out import NOTHING, support
 from floatscope.qa.metrics import SIGNALS
-from floatscope.registry import load_object
 
 HEADS = "retrieval_heads"
 MOST_REMOVED = 6
@@ -72,4 +71,4 @@ def plain(values: Any) -> Any:
 
 
 def _options(name: str) -> list[str]:
-    return list(inspect.signature(load_object(METHODS.named(name).function)).parameters)
+    return list(inspect.signature(METHODS.named(name).load()).parameters)

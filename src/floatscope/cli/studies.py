@@ -81,8 +81,8 @@ def study(
     Parameters
     ----------
     study
-        demo, attribution, heads and causal (edits of attention), paper, smollm2 and causal-smollm2 (these three need
-        weights and data: docs/howto/study.md), or a .toml file.
+        demo, attribution, heads and causal (edits of attention), paper, smollm2, causal-smollm2 and attribution-smollm2
+        (these four need weights and data: docs/howto/study.md), or a .toml file.
     out
         The run folder; default: runs/NAME. One that is there is taken up where it stopped.
     limit
