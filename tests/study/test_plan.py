@@ -66,7 +66,7 @@ def test_a_study_is_read_with_its_defaults(tmp_path):
     assert [task.name for task in study.tasks] == ["rag", "twohop"]
     assert study.analyses == ("drift", "flow") and study.seed == 3 and study.slots == 32
     assert [cell.condition.name for cell in study.cells(study.tasks[0])] == [
-        "closed-book", "oracle", "documents/0", "documents/5", *(f"position/5/{place}" for place in range(5)),
+        "closed-book", "oracle", "documents/0", "documents/5", *(f"position/5/{place}" for place in range(1, 6)),
     ]  # fmt: skip
     assert [cell.condition.name for cell in study.cells(study.tasks[1])] == ["documents/0", "documents/5"]
 

@@ -43,7 +43,7 @@ class EditOptions:
     controls: bool = True
     """Beside each edit that picks, its control twins."""
     places: tuple[int, ...] = ()
-    """Places of the gold document, counted from 0, each with curves of its own; none: wherever it stands."""
+    """Places of the gold document, counted from 1, each with curves of its own; none: wherever it stands."""
     table: str = ""
     """Of heads retrieval(...): what `analyze retrieval_heads` wrote, a file, its folder or a run."""
     draws: int = 0
