@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from floatscope.analysis.palette import BED, BOUNDS, CONTROL, DASHED, HEAT, INK, MODELS, MUTED, POINT
+from floatscope.analysis.palette import BED, BOUNDS, CONTROL, DASHED, HEAT, INK, LINE, MODELS, MUTED, POINT
 from floatscope.analysis.results import CONTROLS
 from floatscope.token_text import plain_text
 
@@ -321,15 +321,26 @@ def cells(
         return channel(f"{column}:O", title=heading, scale=gaps, axis=name_axis(label or alt.Undefined))
 
     base = alt.Chart().encode(x=side(alt.X, *x), y=side(alt.Y, *y))
-    scale = alt.Scale(type="sqrt" if root else "linear", domain=[0, top or 1], range=[0, 1], clamp=True)
-    shade = alt.Opacity(f"{value}:Q", scale=scale, legend=None)
-    shown = base.mark_rect(color=CONTROL if faint else HEAT).encode(opacity=shade, tooltip=tooltips(*told, value))
+    colour = CONTROL if faint else HEAT
+    shown = base.mark_rect(color=colour).encode(opacity=shade(value, top, colour, root), tooltip=tooltips(*told, value))
     layers = [shown]
     if mark:
         diamond = {"shape": "diamond", "stroke": INK, "size": 42, "strokeWidth": 1.4, "opacity": 1}
         layers.append(base.transform_filter(mark).mark_point(**diamond))
     width, height = size[0] * len(x[2]), size[1] * len(y[2])
     return plot(layers, title, table, where, width, height, name=name, bed=True)
+
+
+def shade(column: str, top: float, colour: str = HEAT, root: bool = False) -> alt.Opacity:
+    """Darker for a higher value, `top` the darkest, with the scale of it as a legend."""
+    scale = alt.Scale(type="sqrt" if root else "linear", domain=[0, top or 1], range=[0, 1], clamp=True)
+    steps = [(top or 1) * part / 4 for part in range(5)]
+    legend = alt.Legend(
+        title=None, orient="bottom", direction="horizontal", columns=5, columnPadding=6, values=steps, format=".2~g",
+        symbolType="square", symbolFillColor=colour, symbolStrokeColor=LINE, symbolStrokeWidth=0.6, symbolSize=110,
+        labelFontSize=10,
+    )  # fmt: skip
+    return alt.Opacity(f"{column}:Q", scale=scale, legend=legend)
 
 
 def name_axis(label: Any = alt.Undefined) -> alt.Axis:

@@ -19,7 +19,7 @@ from floatscope.analysis.drawing import csv_text
 from floatscope.analysis.figure import Figure, Theme
 from floatscope.analysis.results import Result
 from floatscope.report.answers import samples_data
-from floatscope.report.cards import drawing_library, figure_card
+from floatscope.report.cards import UNTRAINED, drawing_library, figure_card
 from floatscope.report.curves import edit_curves, edit_figure, stress_curves, stress_figure
 from floatscope.report.headline import headline_html
 from floatscope.report.markup import asset, render
@@ -101,7 +101,7 @@ def build_page(content: Content) -> str:
         samples=None
         if content.units is None or content.units.is_empty()
         else samples_data(content.units, content.models),
-        card=figure_card,
+        card=partial(figure_card, control=_control(content.traces)),
         sources=sources,
         source_tables={} if told is None else {answers: source_tables(told, answers) for answers in _ANSWERS},
         pictures=pictures,
@@ -132,6 +132,13 @@ def _unbroken(content: Content) -> list[list[str]]:
     names = [re.escape(name) for name in sorted(content.models, key=len, reverse=True)]
     whole = re.compile("|".join([*names, r"[\d.+−]*\d(?: %)?(?: \[[^\]]*\])?"]).join("()"))
     return [whole.split(sentence) for sentence in content.summary]
+
+
+def _control(traces: Iterable[Trace]) -> str:
+    """What the controls of the models themselves are called: of forks, whose parent is trained, "before the fork"."""
+    known = [trace.metadata for trace in traces if trace.metadata.get("control") == UNTRAINED]
+    names = dict.fromkeys(str(one.get("control_name") or UNTRAINED) for one in known)
+    return " or ".join(names) or UNTRAINED
 
 
 class Missing(NamedTuple):
