@@ -88,7 +88,7 @@ def build_page(content: Content) -> str:
         content.title,
         asset("theme.js"),
         [
-            *(asset(name) for name in ("canvas.js", "player.js", "film.js", "samples.js")),
+            *(asset(name) for name in ("run.js", "canvas.js", "player.js", "film.js", "samples.js")),
             *drawing,
             *(asset(name) for name in ("figures.js", "page.js")),
         ],
