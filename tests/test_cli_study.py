@@ -55,12 +55,12 @@ def test_evaluate_prints_the_table_that_table_prints_again(monkeypatch, capsys, 
 
 
 def test_stress_gives_each_task_the_curves_that_fit_it(monkeypatch, capsys, tmp_path):
-    asked = (*ASKED, "--task", "hops=world:twohop:3", "--position", "0,2", "--layout", "order", "--documents", "3")
+    asked = (*ASKED, "--task", "hops=world:twohop:3", "--position", "1,3", "--layout", "order", "--documents", "3")
     code, shown, _ = run(monkeypatch, capsys, "stress", *asked, "--out", tmp_path / "s")
     assert code == 0
     rows = {tuple(line.split(" | ")[:2]) for line in shown.splitlines() if line.startswith("| ")}
-    assert {("| rag", "position/3/2"), ("| hops", "layout/3/order/bridge-first"), ("| hops", "oracle")} <= rows
-    assert not {("| hops", "position/3/2"), ("| rag", "layout/3/order/bridge-first")} & rows
+    assert {("| rag", "position/3/3"), ("| hops", "layout/3/order/bridge-first"), ("| hops", "oracle")} <= rows
+    assert not {("| hops", "position/3/3"), ("| rag", "layout/3/order/bridge-first")} & rows
     results = Run(tmp_path / "s").results()
     by_hand = results.filter(control="", task="rag", condition="oracle")["accuracy"].mean()
     line = next(line for line in shown.splitlines() if line.startswith("| rag | oracle |"))

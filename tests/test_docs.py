@@ -23,7 +23,7 @@ def test_the_code_of_the_pages_passes_pyright(tmp_path):
         whole = "# pyright: reportUndefinedVariable=true\n" if page.name in ("README.md", "extend.md") else ""
         for number, text in enumerate(files):
             (tmp_path / f"{page.stem}_{number}.py").write_text(whole + text, encoding="utf-8")
-    assert len(list(tmp_path.glob("extend_*.py"))) == 5 and (tmp_path / "README_0.py").exists()
+    assert len(list(tmp_path.glob("extend_*.py"))) == 6 and (tmp_path / "README_0.py").exists()
     source = str(Path(floatscope.__file__).parent.parent)
     settings = {"typeCheckingMode": "standard", "extraPaths": [source], "reportUndefinedVariable": False}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 import floatscope as fs
 from floatscope.registry import EXTENSIONS
+from floatscope.study.store import read_rows
 
 pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parent.parent / "docs" / "howto" / "extend.md"
@@ -24,6 +25,7 @@ FILES = {
     "detector": "share",
     "stressor": "echo",
     "analysis": "first_token",
+    "method": "keep_one_in",
 }
 SLOTS, STRIDE = 6, 4
 STUDY = """
@@ -51,6 +53,11 @@ traces = 2
 stressor = "echo"
 values = "0..2"
 word = "please"
+
+[[conditions]]
+stressor = "attribution"
+values = "keep_one_in, leave_one_out"
+documents = 2
 """
 
 
@@ -95,6 +102,7 @@ HELP = {
     "share": (["analyze", "--help"], ["share(0.05): received > a share of all attention"]),
     "echo": (["stress", "--help"], ["--echo", "How often the question is repeated; e.g. 0..3", "--word"]),
     "first_token": (["analyze", "--help"], ["first_token: what the first token receives, by layer"]),
+    "keep_one_in": (["explain", "--help"], ["keep_one_in: one document shown at a time (1 + D"]),
 }  # fmt: skip
 
 
@@ -159,7 +167,8 @@ def run(folder):
 
 def test_a_study_has_the_family_the_sampler_and_the_stressor(folder, run):
     rows = pl.read_parquet(folder / "results.parquet")
-    rows = rows.filter(pl.col("control") == "", ~pl.col("condition").is_in(["closed-book", "oracle"]))
+    others = ["closed-book", "oracle", "attribution/2"]
+    rows = rows.filter(pl.col("control") == "", ~pl.col("condition").is_in(others))
     assert rows.schema["times"] == pl.Int64 and rows["error"].null_count() == len(rows) == 12
     model = fs.load("twin-llada", check=False)
     samples = {sample.id: sample for sample in fs.world.World(0).samples("rag", 3, documents=2)}
@@ -199,8 +208,21 @@ def test_tables_hold_the_analysis(run):
     np.testing.assert_allclose(table["uniform"], even, rtol=1e-5)
 
 
+def test_a_study_has_the_method_of_attribution(run):
+    """Of two documents, showing one is hiding the other: its effect is the support less that of hiding the other."""
+    rows = [row["scores"] for row in read_rows(run) if row["condition"] == "attribution/2" and not row["control"]]
+    own = [one for one in rows if "attribution" in one]
+    assert len(own) == 3
+    for one in own:
+        methods = one["attribution"]["methods"]
+        expected = one["support"] - np.array(methods["leave_one_out"]["documents"])[::-1]
+        np.testing.assert_allclose(methods["keep_one_in"]["documents"], expected, atol=2e-3)
+    table = pl.read_parquet(run / "tables" / "attribution.parquet").filter(method="keep_one_in", measure="top_gold")
+    assert table["n"].max() == 3
+
+
 def test_the_report_shows_all_of_it(run):
     page = (run / "report.html").read_text(encoding="utf-8")
     told = ["net-twin", "left-to-right", "share(0.05)", "repetitions of the question"]
-    told += ["What the first token receives", "Share of all attention on position 0, by layer"]
+    told += ["<td>keep_one_in</td>", "What the first token receives", "Share of all attention on position 0, by layer"]
     assert [text for text in told if text not in page] == []

@@ -7,7 +7,7 @@ import pytest
 
 from floatscope.analysis import Options, draw_traces
 from floatscope.analysis.palette import ACCENT, INK
-from floatscope.analysis.step_map import MOST_ROWS, exchanged
+from floatscope.analysis.step_map import MOST_ROWS, exchanged, temporal_heatmap
 from floatscope.errors import UserError
 from tests.analysis.scenes import scenes
 from tests.analysis.test_floating import placed
@@ -141,3 +141,13 @@ def test_a_map_of_a_layer_asked_for_has_texts_anchors_and_commits():
         draw_traces("drift", [trace], ("m",), 7)
     assert draw_traces("flow", [trace], ("m",)) is None
     assert draw_traces("drift", [], ("m",)) is None
+
+
+def test_documents_have_bands_in_their_order():
+    trace = made("m", "s", *ONE)
+    table = temporal_heatmap(trace, 0, OPTIONS).filter(step=0).sort("position")
+    for label, band in (("doc 1", 1), ("doc 2", 2)):
+        own = [place for one in trace.regions if one.label == label for place in range(one.start, one.stop)]
+        assert own and table.filter(region=label)["position"].to_list() == own
+        assert set(table.filter(region=label)["band"]) == {band}
+    assert set(table.filter(region="")["band"]) == {0}

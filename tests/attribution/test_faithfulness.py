@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from floatscope.attribution.faithfulness import auroc, faithfulness, faithfulness_text, measures, removal, with_heads
+from floatscope.attribution.faithfulness import auroc, faithfulness, measures, removal, with_heads
 from floatscope.attribution.recorded import subsets
+from floatscope.report.sources import MEASURES, source_tables
 
 
 def record(scores, gold=(0, 1, 0), stands=(0, 1, 0), sentences=(0, 0, 1), heads=None, falls=None):
@@ -76,23 +77,19 @@ def test_the_table_has_right_and_wrong_answers_and_auroc():
     assert dict(zip(own["answers"], own["value"], strict=True)) == {"all": 0.875, "right": 0.75, "wrong": 1.0}
     found = {row["method"]: row["value"] for row in table.filter(measure="auroc").iter_rows(named=True)}
     assert found == {"support": 1.0, "confidence": 0.5, "entropy": 1.0}
-    assert "| leave_one_out | 0.88 [" in faithfulness_text(table)
 
 
-def test_the_text_has_a_line_per_method_and_blanks_where_nothing_is_known():
+def test_the_table_for_people_has_a_line_per_method_and_blanks_where_nothing_is_known():
     methods = {"leave_one_out": scores(3, 2, 1), "attention": scores(1, 2, 3), "uniform": {"documents": [1, 1, 1]}}
     made = [one | {"attribution": record(methods)} for one in rows(False)]
-    lines = faithfulness_text(faithfulness(made)).splitlines()
-    assert lines[0] == "**Attribution: m, t, c** (value [95 % interval], guess level in brackets)"
-    assert lines[2] == "| method | top_gold | top_stands | sentence_auc | rank |"
-    told = {line.split(" | ")[0]: line.strip("| ").split(" | ") for line in lines[4:7]}
-    assert [cells[0] for cells in told.values()] == list(methods)
-    assert told["| attention"][1:] == ["0.00 [0.00, 0.00] (0.33)"] * 2 + ["1.00 [1.00, 1.00] (0.50)"] + [
-        "-1.00 [-1.00, -1.00] (0.00)"
+    [table] = source_tables(faithfulness(made))
+    told = {row[0]: row[1:] for row in table.rows}
+    assert list(told) == [*methods, "a guess"] and table.columns[1:] == [
+        MEASURES[name] for name in ("top_gold", "top_stands", "sentence_auc", "rank")
     ]
-    assert told["| uniform"][1] == "0.33 [0.33, 0.33] (0.33)"  # every document alike: a guess, and no rank
-    assert lines[6].endswith(" |  |  |") and lines[4].count("1.00") == 3 and lines[4].endswith("|  |")
-    assert lines[8].startswith("AUROC of right answers: support 1.00 [") and lines[8].endswith("(0.50), n = 4.")
+    assert told["attention"] == ["0.00 [0.00, 0.00]"] * 2 + ["1.00 [1.00, 1.00]", "−1.00 [−1.00, −1.00]"]
+    assert told["uniform"] == ["0.33 [0.33, 0.33]"] * 2 + ["", ""]  # every document alike: a guess, and no rank
+    assert told["leave_one_out"][3] == "" and told["a guess"] == ["0.33", "0.33", "0.50", "0.00"]
 
 
 def test_what_two_documents_or_no_other_sample_cannot_tell_is_left_out(monkeypatch):
@@ -105,3 +102,16 @@ def test_what_two_documents_or_no_other_sample_cannot_tell_is_left_out(monkeypat
     assert "retrieval_heads" not in with_heads(alone, 0)  # heads are chosen on others, and there are none
     both = [one | {"number": 2 * place} for place, one in enumerate(rows(True)[:2])]
     assert "retrieval_heads" not in with_heads(both, 0)  # an even number is of the same half
+
+
+def test_tokens_are_measured_by_the_step_at_which_they_committed():
+    """Of 16 steps two make a part: the tokens of steps 0 and 1 add up, that of step 9 stands alone."""
+    one = record({"a": scores(0, 0, 0) | {"tokens": [[0, 2, 0], [3, 0, 0], [0, 0, 4]]}, "old": scores(1, 0, 0)})
+    one |= {"commits": [0, 1, 9], "steps": 16}
+    row = {"model": "m", "task": "t", "condition": "c", "number": 0, "accuracy": 1.0, "attribution": one}
+    split = faithfulness([row]).drop_nulls("step").filter(measure="top_gold")
+    assert split.select("step", "method", "value").rows() == [(0, "a", 0.0), (8, "a", 0.0)]
+    one["methods"]["a"]["tokens"] = [[0, 4, 0], [3, 0, 0], [0, 0, 4]]
+    assert faithfulness([row]).drop_nulls("step").filter(measure="top_gold")["value"].to_list() == [1.0, 0.0]
+    del one["commits"], one["steps"]
+    assert faithfulness([row])["step"].is_null().all()  # a run from before steps were kept

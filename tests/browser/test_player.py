@@ -89,7 +89,7 @@ def opened(browser, tmp_path_factory):
     path = tmp_path_factory.mktemp("player") / "player.html"
     path.write_text(
         f"<!doctype html><meta charset=utf-8><style>{asset('components.css')}</style><div id=here></div>"
-        f"<script>{asset('canvas.js')}</script><script>{asset('player.js')}</script>"
+        f"<script>{asset('run.js')}</script><script>{asset('canvas.js')}</script><script>{asset('player.js')}</script>"
         f"<script>const player = new floatscope.Player(here, {script_json({'samples': SAMPLES})});</script>",
         encoding="utf-8",
     )

@@ -417,7 +417,7 @@ def test_steps_can_be_pushed_as_they_arrive(open_page, tmp_path, twin_traces):
     path = tmp_path / "live.html"
     path.write_text(
         f"<!doctype html><meta charset=utf-8><style>{asset('components.css')}</style><div id=here></div>"
-        f"<script>{asset('canvas.js')}</script><script>{asset('player.js')}</script>"
+        f"<script>{asset('run.js')}</script><script>{asset('canvas.js')}</script><script>{asset('player.js')}</script>"
         "<script>const player = new floatscope.Player(document.getElementById('here'), "
         f"{script_json({'samples': [sample | {'runs': [empty]}]})});</script>",
         encoding="utf-8",

@@ -76,7 +76,7 @@ def calls(targets: Targets, folder: Path, number: int) -> list[list[str]]:
          "--layer", "-1", "--normalisation", "rows", "--theme", "light"],
         ["evaluate", *asking, "--documents", "0,1", "--seed", "0", "--batch", "2", "--workers", "1", "--trace", "0",
          "--prompt", "default", "--steps", "4"],
-        ["stress", *asking, "--position", "0", "--documents", "2", "--noise", "0", "--kind", "random"],
+        ["stress", *asking, "--position", "1", "--documents", "2", "--noise", "0", "--kind", "random"],
         ["intervene", *asking, "--do", "block anchors(1,2)", "--documents", "2", "--layer", "deep", "--rows", "all",
          "--source", "first", "--seed", "0"],
         ["table", run, "--format", "csv"],
@@ -142,7 +142,7 @@ sampler = { name = "autoregressive", temperature = 0.0 }
 keys = { "^net" = "model." }
 """
 STRESS = (
-    ["--position", "0,1", "--documents", "2"], ["--noise", "0,2"], ["--noise", "1", "--kind", "topical"],
+    ["--position", "1,2", "--documents", "2"], ["--noise", "0,2"], ["--noise", "1", "--kind", "topical"],
     ["--slots", "2,4"], ["--question", "all"], ["--layout", "all"],
 )  # fmt: skip
 EDITS = (

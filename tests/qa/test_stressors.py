@@ -142,7 +142,7 @@ def test_topical_noise_is_nearer_to_the_question_than_random_noise() -> None:
 def test_the_samples_own_distractors_are_topical_first_but_never_with_an_answer() -> None:
     own = (Document("x", "My own distractor."), Document("y", "It lies near Arle."))
     sample = Sample("own", ONE[0].question, ONE[0].answers, (*own, *ONE[0].documents))
-    (condition,) = conditions("position", "0", documents=3)
+    (condition,) = conditions("position", "1", documents=3)
     stressed = stress(sample, condition, Pool(ONE), 0)
     assert stressed.documents[0].gold and stressed.documents[1] == own[0]
     assert own[1] not in stressed.documents
@@ -236,7 +236,7 @@ def test_it_is_told_what_a_number_of_documents_changes() -> None:
 @pytest.mark.parametrize("source", ["topical", "random"])
 def test_position_moves_the_gold_document_and_nothing_else(source: str) -> None:
     made = conditions("position", "all", documents=5, distractors=source)
-    assert [condition.labels["place"] for condition in made] == [0, 1, 2, 3, 4]
+    assert [condition.labels["place"] for condition in made] == [1, 2, 3, 4, 5]
     for sample in ONE:
         stressed = [stress(sample, condition, Pool(ONE), 9) for condition in made]
         assert [gold_places(result) for result in stressed] == [[0], [1], [2], [3], [4]]
@@ -323,8 +323,8 @@ BARE = Sample("bare", "Q?", ("A b",), (Document("", "text"),))
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: stress(BARE, conditions("position", "0")[0], Pool([BARE]), 0), "no gold document, which the position"),
-        (lambda: stress(TWO[0], conditions("position", "0")[0], Pool(TWO), 0), "2 gold documents, but the position"),
+        (lambda: stress(BARE, conditions("position", "1")[0], Pool([BARE]), 0), "no gold document, which the position"),
+        (lambda: stress(TWO[0], conditions("position", "1")[0], Pool(TWO), 0), "2 gold documents, but the position"),
         (lambda: stress(ONE[0], conditions("layout", "gap")[0], Pool(ONE), 0), "1 gold document, but the layout"),
         (lambda: stress(BARE, ORACLE, Pool([BARE]), 0), "no gold document, which the oracle"),
         (lambda: stress(BARE, conditions("noise", "0")[0], Pool([BARE]), 0), "no gold document, which noise"),
@@ -340,7 +340,8 @@ BARE = Sample("bare", "Q?", ("A b",), (Document("", "text"),))
             lambda: stress(ONE[0], conditions("noise", "12", kinds=("counterfactual",))[0], Pool(ONE), 0),
             r"12 wrong answers of its kind \(name\), the others have 11",
         ),
-        (lambda: conditions("position", "10"), "no place 10 among 10"),
+        (lambda: conditions("position", "11"), "no place 11 among 10 documents: places are 1 to 10"),
+        (lambda: conditions("position", "0"), "lowest value here is 1"),
         (lambda: conditions("layout", "gaps"), "no 'gaps' here"),
         (lambda: conditions("layout", "gap", documents=1), "at least 2 documents"),
         (lambda: conditions("layout", "duplicated", documents=3), "at least 4 documents"),

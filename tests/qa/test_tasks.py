@@ -20,7 +20,7 @@ from floatscope.qa.world.vocabulary import make_tokenizer
 STRESS = {
     "documents": "0,5,8",
     "noise": "0,3",
-    "position": "0,7",
+    "position": "1,8",
     "layout": "all",
     "slots": "8",
     "question": "before,after",

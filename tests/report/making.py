@@ -82,6 +82,34 @@ def made_scores() -> pl.DataFrame:
     return score_table(rows)
 
 
+def made_attribution() -> pl.DataFrame:
+    """How far two methods can be believed, as `Run.attribution` gives it."""
+    about = {"task": "a", "condition": "attribution/3", "answers": "all", "step": None, "n": 20}
+
+    def row(model: str, method: str, measure: str, value: float, gap: float, guess: float, **other) -> dict:
+        numbers = {"value": value, "low": value - gap, "high": value + gap, "guess": guess}
+        return about | {"model": model, "method": method, "measure": measure} | numbers | other
+
+    rows = [
+        row("diffuser", "leave_one_out", "top_gold", 0.9, 0.1, 1 / 3),
+        row("diffuser", "leave_one_out", "top_stands", 0.85, 0.15, 1 / 3),
+        row("diffuser", "leave_one_out", "removal", 12, 1, 6.5),
+        row("diffuser", "attention", "top_gold", 0.6, 0.1, 1 / 3),
+        row("diffuser", "attention", "removal", 8, 1, 6.5),
+        row("diffuser", "support", "auroc", 0.7, 0.1, 0.5),
+        row("writer", "leave_one_out", "removal", 10, 1, 6.5),
+        row("writer", "attention", "removal", 9, 1, 6.5),
+        row("writer", "support", "auroc", 0.55, 0.15, 0.5, high=0.8),
+        row("diffuser", "leave_one_out", "top_gold", 0.2, 0.1, 1 / 3, answers="wrong"),
+        *(row("diffuser", "leave_one_out", "top_stands", step / 4, 0.1, 1 / 3, step=step) for step in range(4)),
+    ]
+    kinds = dict.fromkeys(("model", "task", "condition", "answers"), pl.String) | {"step": pl.Int64}
+    kinds |= dict.fromkeys(("method", "measure"), pl.String)
+    return pl.DataFrame(
+        rows, schema=kinds | dict.fromkeys(("value", "low", "high", "guess"), pl.Float64) | {"n": pl.Int64}
+    )
+
+
 def made_content() -> Content:
     return Content(
         title="a study",
@@ -90,6 +118,7 @@ def made_content() -> Content:
         models=MODELS,
         scores=made_scores(),
         notes=("n = 40 samples per cell.",),
+        attribution=made_attribution(),
         traces=made_traces(),
         results=made_results(),
         manifest={"seed": 3, "versions": {"floatscope": "1.2.3"}},

@@ -1,9 +1,12 @@
 """Cards: the room of every panel, headings and legend, from a chart written down by hand."""
 
+import dataclasses
 import re
 
 import polars as pl
+import pytest
 
+from floatscope.analysis.drawing import arrange, cells, lines
 from floatscope.analysis.figure import Figure
 from floatscope.report.cards import figure_card
 
@@ -80,3 +83,27 @@ def test_the_legend_shows_colour_shape_and_dash_of_every_name():
         (("control", "uniform", "26", "var(--fs-control)"), '<path d="M1,6h24"  stroke-dasharray="4 3"/>'),
         (("place", "gold", "26", "var(--fs-control)"), '<path d="M13,1L18,6L13,11L8,6z" fill="none" />'),
     ]
+
+
+def test_the_control_of_forks_is_called_before_the_fork():
+    figure = dataclasses.replace(
+        made_figure(), finding="Beside untrained 1.", caption="Thin lines are controls: the untrained model."
+    )
+    found = figure_card(figure, "before the fork")
+    assert "Beside before the fork 1." in found and "controls: the model before the fork." in found
+    assert re.search(r'data-value="untrained">.*?</svg>before the fork</button>', found)
+    assert "before the fork" not in figure_card(figure)
+
+
+def test_cells_have_a_scale_of_their_shades_and_room_for_it():
+    table = pl.DataFrame({"a": ["x"], "b": ["y"], "value": [0.5]})
+    plot = cells(table, "t", {}, ("a", None, ["x"]), ("b", None, ["y"]), 0.8)
+    assert plot is not None
+    assert plot["layer"][0]["encoding"]["opacity"]["legend"]["values"] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8])
+    assert "height:102px" in card(arrange([plot], {"table": table}))  # 26 of the cell, 46 of the axes, 30 of the scale
+
+
+def made_figure() -> Figure:
+    """A figure with a control in its legend."""
+    table = pl.DataFrame({"model": ["m"] * 2, "layer": [0, 1], "value": [0.1, 0.2], "untrained": [0.3, 0.4]})
+    return Figure("own", "Mine", arrange([lines(table, "t", {}, ("m",))], {"table": table}), table, "See.")

@@ -5,7 +5,7 @@ from floatscope.report.curves import stress_curves, stress_figure
 from tests.analysis.scenes import scenes
 from tests.report.making import score_row, score_table
 
-AXIS = "place of the gold document, from 0"
+AXIS = "place of the gold document"
 
 
 def made():

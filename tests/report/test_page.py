@@ -78,16 +78,26 @@ def test_every_part_is_there(page):
         "n = 40 samples per cell.",
         "versions floatscope",
         "1.2.3",
+        "<td>leave_one_out</td><td>0.90 [0.80, 1.00]</td>",
+        "Of wrong answers alone",
     ):
         assert text in page
     order = re.findall(r'<figure class="fs-figure card" id="figure-(\w+)"', page)
-    assert order == ["drift_map", *ANALYSES, "stress"] and len(ANALYSES) == 11
+    assert order == ["drift_map", "attribution", *ANALYSES, "stress"] and len(ANALYSES) == 11
     contents = re.search(r'<nav class="contents".*?</nav>', page)
-    assert contents and re.findall(r'href="#figure-(\w+)"', contents[0]) == order[1:-1]
+    assert contents and re.findall(r'href="#figure-(\w+)"', contents[0]) == order[2:-1]
     sections = re.findall(r'<section id="(map|player)"|<h2 id="(\w+)"', page)
-    assert ["".join(one) for one in sections] == ["player", "table", "map", "figures", "stress", "made"]
+    assert ["".join(one) for one in sections] == ["player", "table", "map", "sources", "figures", "stress", "made"]
     nav = re.search(r'<nav aria-label="Sections">.*?</nav>', page)
-    assert nav and re.findall(r'href="#(\w+)"', nav[0]) == ["player", "table", "map", "figures", "stress", "made"]
+    assert nav and re.findall(r'href="#(\w+)"', nav[0]) == [
+        "player",
+        "table",
+        "map",
+        "sources",
+        "figures",
+        "stress",
+        "made",
+    ]
     assert (
         page.index('id="player-data"')
         < page.index('id="table"')
@@ -128,13 +138,14 @@ def test_missing_parts_leave_a_sentence():
         "No condition is with and without documents: there is no Table 1.",
         "The study kept no traces: there is no map of one.",
         "The study asks no questions: there is no list of answers.",
+        "No answer was attributed to its documents: nothing tells where answers came from.",
         "The study ran no analyses of traces: there are no figures.",
         "The study has no stress conditions: there are no curves.",
     ]
     assert re.findall(r'<h2 id="(\w+)"', bare) == ["made"] and re.findall(r'<a href="#(\w+)">', bare) == ["made"]
     assert 'id="player-data"' not in bare and "<figure" not in bare and "vegaEmbed=" not in bare
     without = dataclasses.replace(made_content(), results={"drift": made_results()["drift"]}, traces=())
-    assert build_page(without).count("<figure") == 2  # drift and stress
+    assert build_page(without).count("<figure") == 3  # sources, drift and stress
 
 
 def test_an_analysis_that_could_not_be_made_stands_in_its_place_with_the_reason():
@@ -144,7 +155,7 @@ def test_an_analysis_that_could_not_be_made_stands_in_its_place_with_the_reason(
     )
     page = build_page(content)
     assert "This figure is missing: No &lt;trace&gt; is left." in page
-    assert re.findall(r'id="figure-(\w+)"', page) == ["drift", "absorption", "flow", "stress"]
+    assert re.findall(r'id="figure-(\w+)"', page) == ["attribution", "drift", "absorption", "flow", "stress"]
     assert f'<a href="#figure-absorption">{ANALYSES["absorption"].description}</a>' in page
 
 

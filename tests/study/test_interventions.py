@@ -142,12 +142,12 @@ def test_outcomes_have_effects_of_their_own():
 
 
 def test_edits_at_a_place_of_the_gold_document_are_held_to_the_same_place():
-    found = edit_conditions("pin bos", EditOptions(places=(0, 2), documents=3))
+    found = edit_conditions("pin bos", EditOptions(places=(1, 3), documents=3))
     assert [one.name for one in found] == [
-        "edit/none, gold at 0",
-        "edit/pin bos, gold at 0/1/all",
-        "edit/none, gold at 2",
-        "edit/pin bos, gold at 2/1/all",
+        "edit/none, gold at 1",
+        "edit/pin bos, gold at 1/1/all",
+        "edit/none, gold at 3",
+        "edit/pin bos, gold at 3/1/all",
     ]
     rows = [
         {"model": "m", "control": "", "task": "t", "condition": one.name, "stressor": "edit", "sample": "0"}

@@ -96,7 +96,7 @@ def test_a_run_killed_again_and_again_ends_in_the_same_bytes(tmp_path):
     assert process.exitcode == 0
     assert sorted(stored(folder)) == sorted(stored(whole))
     shown = table(folder)
-    assert shown == table(whole) and b"position/3/2" in shown
+    assert shown == table(whole) and b"position/3/3" in shown
     names = [sorted(path.name for path in (run / "traces").iterdir()) for run in (folder, whole)]
     assert names[0] == names[1] and len(names[0]) == 4 * 3
 

@@ -66,7 +66,7 @@ def test_a_study_is_read_with_its_defaults(tmp_path):
     assert [task.name for task in study.tasks] == ["rag", "twohop"]
     assert study.analyses == ("drift", "flow") and study.seed == 3 and study.slots == 32
     assert [cell.condition.name for cell in study.cells(study.tasks[0])] == [
-        "closed-book", "oracle", "documents/0", "documents/5", *(f"position/5/{place}" for place in range(5)),
+        "closed-book", "oracle", "documents/0", "documents/5", *(f"position/5/{place}" for place in range(1, 6)),
     ]  # fmt: skip
     assert [cell.condition.name for cell in study.cells(study.tasks[1])] == ["documents/0", "documents/5"]
 
@@ -147,10 +147,11 @@ def test_what_is_no_toml_is_told_with_its_place(tmp_path):
 
 def test_the_shipped_studies_are_valid_and_found_by_name():
     assert {path.stem for path in SHIPPED.glob("*.toml")} == {
-        "attribution", "causal", "causal-smollm2", "demo", "floating", "floating-smollm2", "heads", "heads-smollm2",
-        "paper", "smollm2",
+        "attribution", "attribution-smollm2", "causal", "causal-smollm2", "demo", "floating", "floating-smollm2",
+        "heads", "heads-smollm2", "paper", "smollm2",
     }  # fmt: skip
-    for name in ("attribution", "causal", "causal-smollm2", "floating-smollm2", "heads", "heads-smollm2"):
+    checked = ("attribution", "attribution-smollm2", "causal", "causal-smollm2", "floating-smollm2", "heads")
+    for name in (*checked, "heads-smollm2"):
         assert read_study(find_study(name)).name == name
     demo, floating, paper, smollm2 = (read_study(find_study(name)) for name in ("demo", "floating", "paper", "smollm2"))
     (passages,) = floating.tasks

@@ -323,7 +323,7 @@ def test_a_run_of_an_older_version_is_read_and_taken_up(tmp_path):
     """It wrote the options of all stressors into every curve."""
     study = small_study(
         models=(ModelPlan("twin-arm"),), tasks=(TaskPlan("world:rag:3"),), limit=2,
-        conditions=(Curve("question", "before,after"), Curve("position", "0,2", options={"documents": 3})),
+        conditions=(Curve("question", "before,after"), Curve("position", "1,3", options={"documents": 3})),
     )  # fmt: skip
     before = run_study(study, tmp_path / "run").run.results()
     assert set(before["placement"]) == {None, "before", "after"} and set(before["place"]) == {None, 0, 2}

@@ -27,11 +27,11 @@ def test_every_unit_is_planned_once():
 
 def test_a_curve_can_take_fewer_samples_and_stress_brings_baselines():
     study = small_study(
-        conditions=(Curve("position", "0,2", ("rag",), limit=2, options={"documents": 3}), Curve("documents", "3"))
+        conditions=(Curve("position", "1,3", ("rag",), limit=2, options={"documents": 3}), Curve("documents", "3"))
     )
     counted = Counter((job.unit.task, job.unit.condition) for job in jobs_of(study) if job.unit.model == "twin-arm")
     assert counted == {
-        ("rag", "closed-book"): 5, ("rag", "oracle"): 5, ("rag", "position/3/0"): 2, ("rag", "position/3/2"): 2,
+        ("rag", "closed-book"): 5, ("rag", "oracle"): 5, ("rag", "position/3/1"): 2, ("rag", "position/3/3"): 2,
         ("rag", "documents/3"): 5, ("twohop", "documents/3"): 5,
     }  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from floatscope.analysis.palette import BED, BOUNDS, CONTROL, DASHED, HEAT, INK, MODELS, MUTED, POINT
+from floatscope.analysis.palette import BED, BOUNDS, CONTROL, DASHED, HEAT, INK, LINE, MODELS, MUTED, POINT
 from floatscope.analysis.results import CONTROLS
 from floatscope.token_text import plain_text
 
@@ -32,7 +32,7 @@ DASHES = {
     **{"unedited": [1, 0], "as many": [1.5, 2.5], "as much": [4, 3], "as much, answer spared": [7, 3]},
     **{"another document": [4, 3], "other heads": [4, 3], "most recent": [9, 2]},
 }
-MARKS = {"uniform": "stroke", "random": "cross", "untrained": "triangle-down"}
+MARKS = {"uniform": "stroke", "random": "cross", "untrained": "triangle-down", "guess": "stroke"}
 WIDTH, HEIGHT = 240, 140
 
 
@@ -134,12 +134,12 @@ def model_look(channel: Any, models: Sequence[str], known: pl.Series) -> Any:
     return looks(channel, "model", given, symbolOpacity=1, symbolStrokeWidth=0, symbolSize=60)
 
 
-def _heights(ends: Sequence[float], title: str, symlog: bool = False) -> Callable[[str], Any]:
-    """A y axis that several columns of numbers share: from a column to its encoding."""
+def _heights(ends: Sequence[float], title: str, symlog: bool = False, channel: Any = alt.Y) -> Callable[[str], Any]:
+    """An axis that several columns of numbers share: from a column to its encoding."""
     scale = alt.Scale(domain=list(ends), nice=True, zero=False)
     if symlog:
         scale = alt.Scale(type="symlog", constant=0.5, domain=list(ends), nice=False)
-    return lambda column: alt.Y(f"{column}:Q", title=title or None, scale=scale, axis=alt.Axis(tickCount=5))
+    return lambda column: channel(f"{column}:Q", title=title or None, scale=scale, axis=alt.Axis(tickCount=5))
 
 
 def tooltips(*columns: str) -> list[alt.Tooltip]:
@@ -150,7 +150,7 @@ def tooltips(*columns: str) -> list[alt.Tooltip]:
     return [alt.Tooltip(f"{column}:{kinds[column]}", format=formats[column]) for column in columns]
 
 
-_NUMBERS = ("value", "low", "high", "p", "published", "exact", "received", "control_value", *CONTROLS)
+_NUMBERS = ("value", "low", "high", "p", "published", "exact", "received", "control_value", "guess", *CONTROLS)
 
 
 def lines(
@@ -204,10 +204,10 @@ def lines(
     return plot(layers, title, table, where, transform=numbers, name=name)
 
 
-def _controls(base: alt.Chart, names: list[Any], height: Callable[[str], Any]) -> alt.Chart:
+def _controls(base: alt.Chart, names: list[Any], height: Callable[[str], Any], up: str = "y") -> alt.Chart:
     """A row for each control, with the columns `control` and `control_value`."""
     folded = base.transform_fold(names, as_=["control", "control_value"])
-    return folded.transform_filter("isValid(datum.control_value)").encode(y=height("control_value"))
+    return folded.transform_filter("isValid(datum.control_value)").encode(**{up: height("control_value")})
 
 
 def table_ends(table: pl.DataFrame, controls: Sequence[str] = CONTROLS, zero: bool = False) -> list[float] | None:
@@ -246,42 +246,49 @@ def dots(
     name: str = "table",
     apart: str = "model",
     ends: Sequence[float] | None = None,
+    controls: Sequence[str] = CONTROLS,
+    lying: bool = False,
 ) -> Plot | None:
     """Points with intervals over a few names, models side by side; controls as small grey marks behind them.
 
     hollow: a test on a row that draws its point empty, such as "datum.p >= 0.05". apart: the column whose names stand
-    side by side, where it is not the model.
+    side by side, where it is not the model. lying: long names stand one below the other, and numbers go to the right.
     """
     part = table.filter(**where).filter(pl.col(across).is_in(list(order))).drop_nulls("value")
     if part.is_empty():
         return None
-    beside = known_columns(part, CONTROLS)
-    height = _heights(ends or table_ends(part, beside) or (), y)
+    beside = known_columns(part, controls)
+    side, off, up, ups = ("y", "yOffset", "x", "x2") if lying else ("x", "xOffset", "y", "y2")
+    height = _heights(ends or table_ends(part, beside) or (), y, channel=alt.X if lying else alt.Y)
     known = part[apart].unique(maintain_order=True).to_list()
     names = [model for model in models if model in known] if apart == "model" else known
-    x = alt.X(f"{across}:N", title=None, scale=alt.Scale(domain=list(order)), axis=alt.Axis(labelAngle=-30))
-    base = alt.Chart().encode(x=x, xOffset=alt.XOffset(f"{apart}:N", scale=alt.Scale(domain=names, paddingOuter=0.6)))
+    place, places = (alt.Y, alt.YOffset) if lying else (alt.X, alt.XOffset)
+    axis = alt.Axis(title=None, labelAngle=0 if lying else -30, labelLimit=150)
+    named = place(f"{across}:N", scale=alt.Scale(domain=list(order)), axis=axis)
+    beside_it = places(f"{apart}:N", scale=alt.Scale(domain=names, paddingOuter=0.6))
+    base = alt.Chart().encode(**{side: named, off: beside_it})
     colour = model_look(alt.Color, models, table["model"])
     layers = []
     if beside:
-        marks = {control: MARKS[control] for control in known_columns(table, CONTROLS)}
+        marks = {control: MARKS[control] for control in known_columns(table, controls)}
         legend = {"symbolStrokeColor": CONTROL, "symbolFillColor": "transparent", "symbolStrokeWidth": 1.4}
-        small = {"filled": False, "strokeWidth": 1.2, "size": 30, "color": CONTROL, "opacity": 1}
-        drawn = _controls(base, beside, height).mark_point(**small)
+        small: dict[str, Any] = {"filled": False, "strokeWidth": 1.2, "size": 30, "color": CONTROL, "opacity": 1}
+        drawn = _controls(base, beside, height, up).mark_point(**small, angle=90 if lying else 0)
         layers.append(drawn.encode(shape=looks(alt.Shape, "control", marks, **legend)))
     known = base.transform_filter("isValid(datum.value)")
     if {"low", "high"} <= set(part.columns):
         limits = known.transform_filter("isValid(datum.low) && isValid(datum.high)")
-        layers.append(limits.mark_rule(**BOUNDS).encode(y=height("low"), y2="high:Q", color=colour))
-    told = [column for column in ("value", "low", "high", "p", *beside, "samples") if column in part.columns]
+        layers.append(limits.mark_rule(**BOUNDS).encode(**{up: height("low"), ups: "high:Q"}, color=colour))
+    told = [column for column in ("value", "low", "high", "p", *beside, "samples", "n") if column in part.columns]
     tip = tooltips(*dict.fromkeys(("model", apart, across, *told)))
     full = known if hollow is None else known.transform_filter(f"!({hollow})")
-    layers.append(full.mark_point(**POINT).encode(y=height("value"), color=colour, tooltip=tip))
+    layers.append(full.mark_point(**POINT).encode(**{up: height("value")}, color=colour, tooltip=tip))
     if hollow is not None:
         empty = known.transform_filter(hollow).mark_point(filled=False, opacity=1, size=32, strokeWidth=1.5)
-        layers.append(empty.encode(y=height("value"), color=colour, tooltip=tip))
-    named = [{"filter": {"field": across, "oneOf": list(order)}}]
-    return plot(layers, title, table, where, max(WIDTH, 24 * len(order)), transform=named, name=name)
+        layers.append(empty.encode(**{up: height("value")}, color=colour, tooltip=tip))
+    kept = [{"filter": {"field": across, "oneOf": list(order)}}]
+    size = (WIDTH - 30, 20 * len(order) + 10) if lying else (max(WIDTH, 24 * len(order)), HEIGHT)
+    return plot(layers, title, table, where, *size, transform=kept, name=name)
 
 
 def cells(
@@ -314,15 +321,26 @@ def cells(
         return channel(f"{column}:O", title=heading, scale=gaps, axis=name_axis(label or alt.Undefined))
 
     base = alt.Chart().encode(x=side(alt.X, *x), y=side(alt.Y, *y))
-    scale = alt.Scale(type="sqrt" if root else "linear", domain=[0, top or 1], range=[0, 1], clamp=True)
-    shade = alt.Opacity(f"{value}:Q", scale=scale, legend=None)
-    shown = base.mark_rect(color=CONTROL if faint else HEAT).encode(opacity=shade, tooltip=tooltips(*told, value))
+    colour = CONTROL if faint else HEAT
+    shown = base.mark_rect(color=colour).encode(opacity=shade(value, top, colour, root), tooltip=tooltips(*told, value))
     layers = [shown]
     if mark:
         diamond = {"shape": "diamond", "stroke": INK, "size": 42, "strokeWidth": 1.4, "opacity": 1}
         layers.append(base.transform_filter(mark).mark_point(**diamond))
     width, height = size[0] * len(x[2]), size[1] * len(y[2])
     return plot(layers, title, table, where, width, height, name=name, bed=True)
+
+
+def shade(column: str, top: float, colour: str = HEAT, root: bool = False) -> alt.Opacity:
+    """Darker for a higher value, `top` the darkest, with the scale of it as a legend."""
+    scale = alt.Scale(type="sqrt" if root else "linear", domain=[0, top or 1], range=[0, 1], clamp=True)
+    steps = [(top or 1) * part / 4 for part in range(5)]
+    legend = alt.Legend(
+        title=None, orient="bottom", direction="horizontal", columns=5, columnPadding=6, values=steps, format=".2~g",
+        symbolType="square", symbolFillColor=colour, symbolStrokeColor=LINE, symbolStrokeWidth=0.6, symbolSize=110,
+        labelFontSize=10,
+    )  # fmt: skip
+    return alt.Opacity(f"{column}:Q", scale=scale, legend=legend)
 
 
 def name_axis(label: Any = alt.Undefined) -> alt.Axis:

@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 
 from floatscope.analysis.anchors import detect
-from floatscope.analysis.drawing import Plot, arrange, name_axis, plot, token_axis, tooltips
+from floatscope.analysis.drawing import Plot, arrange, name_axis, plot, shade, token_axis, tooltips
 from floatscope.analysis.figure import Figure
 from floatscope.analysis.floating import side_of
-from floatscope.analysis.palette import ACCENT, HEAT, INK
+from floatscope.analysis.palette import ACCENT, CONTROL, HEAT, INK
 from floatscope.analysis.results import Options
 from floatscope.errors import UserError
 from floatscope.traces import Trace
@@ -68,7 +68,8 @@ def step_map(traces: Iterable[Trace], models: Sequence[str], layer: int | None, 
         arrange(panels, {"table": table}, columns),
         table,
         "Each row is a step, each column a token of the canvas; darker tokens receive more, small squares are anchors, "
-        "the line above marks the slots of the answer. Stripes are anchors that stay, marks that wander are anchors "
+        "the line above marks the slots of the answer, the grey bands the documents in their order. Stripes are "
+        "anchors that stay, marks that wander are anchors "
         f"that float. {'An ARM writes at the right only.' if several else 'The control is the untrained model.'} The "
         f"sample is the one in which most is exchanged, “{question}”; layer {table['layer'][0]}: {why}.",
         finding=f"Anchors that change from the first step to the last in this sample: {'; '.join(told)}.",
@@ -86,6 +87,10 @@ def temporal_heatmap(trace: Trace, layer: int, options: Options) -> pl.DataFrame
     step, position = np.nonzero(present)
     commit = np.full(len(trace.canvas), -1)
     commit[trace.slots] = trace.commit_step
+    region, band = np.full(len(trace.canvas), "", object), np.zeros(len(trace.canvas), int)
+    for one in (one for one in trace.regions if one.label.startswith("doc ")):
+        region[one.start : one.stop] = one.label
+        band[one.start : one.stop] = 2 - int(one.label.removeprefix("doc ")) % 2  # 1, 2, 1, ...
     return pl.DataFrame(
         {
             "model": trace.model,
@@ -97,6 +102,8 @@ def temporal_heatmap(trace: Trace, layer: int, options: Options) -> pl.DataFrame
             "anchor": weights[step, position],
             "slot": np.isin(position, trace.slots),
             "commits": commit[position] == step,
+            "region": pl.Series(region[position].tolist(), dtype=pl.String),
+            "band": band[position],
         }
     )
 
@@ -151,14 +158,20 @@ def _panel(table: pl.DataFrame, part: pl.DataFrame, top: float, narrow: int | No
     edges = base.transform_calculate(left="datum.position - 0.5", right="datum.position + 0.53")
     across = {"x": alt.X("left:Q", title="token", scale=tokens, axis=axis), "x2": "right:Q"}
     above = {"y": alt.value(-5), "y2": alt.value(-2)}  # pixels, seen from the first row
-    shade = alt.Opacity("received:Q", scale=alt.Scale(domain=[0, top or 1], range=[0, 1]), legend=None)
     tip = [*tooltips("model", "text", "position", "step", "received"), alt.Tooltip("anchor:N")]
     square = {"shape": "square", "filled": True, "color": INK, "opacity": 1, "size": 16 if wide else 5, "tooltip": None}
-    known = edges.transform_filter(f"datum.slot && datum.step == {part['step'].max()}")
+    last = f"datum.step == {part['step'].max()}"
+    known = edges.transform_filter(f"datum.slot && {last}")
+    band = {"y": alt.value(-11), "y2": alt.value(-7), "tooltip": [alt.Tooltip("region:N")]}
+    bands = [
+        edges.transform_filter(f"datum.band == {parity} && {last}").mark_rect(color=CONTROL, opacity=dark)
+        for parity, dark in ((1, 0.75), (2, 0.35))
+    ]
     layers = [
-        edges.mark_rect(color=HEAT).encode(**across, opacity=shade, tooltip=tip),
+        edges.mark_rect(color=HEAT).encode(**across, opacity=shade("received", top), tooltip=tip),
         base.transform_filter("datum.anchor").mark_point(**square),
         known.mark_rect(color=ACCENT, opacity=1, tooltip=None).encode(**across, **above),
+        *(one.encode(**across, **band) for one in bands),
     ]
     if wide:
         ring = base.transform_filter("datum.commits")

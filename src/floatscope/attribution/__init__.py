@@ -6,6 +6,7 @@ How far each can be believed is measured by `faithfulness`. To add a method is t
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from floatscope.errors import UserError
 from floatscope.registry import Registry, did_you_mean, load_object
 
 if TYPE_CHECKING:
-    from floatscope.attribution.attributed import Attribution
+    from floatscope.attribution.attributed import Attribution, Scores
     from floatscope.attribution.case import Case
     from floatscope.canvas import Prompt
     from floatscope.decoding import Sampler
@@ -27,12 +28,16 @@ class Method:
     """A row of the registry."""
 
     summary: str
-    function: str
-    """(case, its own options) -> Scores, as "module:object"."""
+    function: Callable[..., Scores] | str
+    """(case, its own options) -> Scores, or where to find it as "module:object"."""
     cost: str
     """Sequences per answer, in words; D documents, S sentences, C steps at which a token of the answer committed."""
     causal: bool = False
     """Whether scores are effects on the answer's log-probability, which add up over its tokens; others are averaged."""
+
+    def load(self) -> Callable[..., Scores]:
+        """Its function, imported where it is given by its name."""
+        return load_object(self.function) if isinstance(self.function, str) else self.function
 
 
 def _row(where: str, summary: str, cost: str, causal: bool = False) -> Method:
@@ -104,7 +109,7 @@ def explain(case: Case, method: str, support: bool = False, **options: Any) -> A
     from floatscope.attribution.leave_one_out import support as effect
 
     row = METHODS.named(method)
-    function, model, before = load_object(row.function), case.model, len(case.run)
+    function, model, before = row.load(), case.model, len(case.run)
     known = list(inspect.signature(function).parameters)[1:]
     if wrong := [name for name in options if name not in known]:
         raise UserError(f"The method {method!r} has no option {wrong[0]!r}: {did_you_mean(wrong[0], known)}.")

@@ -1,4 +1,5 @@
-"""How far attribution can be believed, from the records of a study, with guess levels; by right and wrong answers.
+"""How far attribution can be believed, from the records of a study, with guess levels; of right and wrong answers, by
+step.
 
 top_gold       how often the top document is a gold one; ties count by chance
 top_stands     how often it is one in which the prediction stands
@@ -11,7 +12,7 @@ auroc          chance that a right answer has more support (confidence; less ent
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,12 +26,16 @@ if TYPE_CHECKING:
 
 CHOSEN_HEADS = 8
 RIGHT = 0.5
+PARTS = 8
+"""Into how many parts the steps of a run are split at most."""
 MEASURES = ("top_gold", "top_stands", "sentence_auc", "rank", "rank_rerun", "removal")
 _GROUP = ("model", "task", "condition")
+Cells = dict[tuple[str, str], tuple[float, float]]
+"""By method and measure: the value of one answer and its guess level."""
 
 
 def faithfulness(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """One row per model, task, condition, kind of answers, method and measure.
+    """One row per model, task, condition, kind of answers, step, method and measure; step: null for all together.
 
     rows: of results, with `attribution` (a record), `accuracy`, `number` and the signals.
     """
@@ -42,32 +47,52 @@ def faithfulness(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
         groups.setdefault(tuple(row[name] for name in _GROUP), []).append(row)
     for key, own in groups.items():
         about = dict(zip(_GROUP, key, strict=True))
-        methods = [with_heads(own, place) for place in range(len(own))]
         right = np.array([(row["accuracy"] or 0) > RIGHT for row in own])
+        told = [measures(row["attribution"], with_heads(own, place)) for place, row in enumerate(own)]
         for answers, chosen in (("all", right | True), ("right", right), ("wrong", ~right)):
-            places = np.flatnonzero(chosen)
-            cells = [measures(own[place]["attribution"], methods[place]) for place in places]
-            names = list(dict.fromkeys(name for cell in cells for name in cell))
-            if not names:
-                continue
-            values, guesses = (
-                np.array([[cell.get(name, (np.nan, np.nan))[part] for name in names] for cell in cells])
-                for part in (0, 1)
-            )
-            means = bootstrap_mean(values)
-            for place, (method, measure) in enumerate(names):
-                known = guesses[~np.isnan(values[:, place]), place]
-                guess = float(known.mean()) if len(known) else np.nan
-                numbers = {"value": means.estimate[place], "low": means.low[place], "high": means.high[place]}
-                found.append(
-                    about | {"answers": answers, "method": method, "measure": measure, "guess": guess}
-                    | {name: float(value) for name, value in numbers.items()} | {"n": len(known)}
-                )  # fmt: skip
+            cells = [told[place] for place in np.flatnonzero(chosen)]
+            found += [about | {"answers": answers} | row for row in _summary(cells)]
+        steps: dict[int, list[Cells]] = {}
+        width = -(-max(row["attribution"].get("steps", 1) for row in own) // PARTS)
+        for row in own:
+            for step, part in _by_step(row["attribution"], width).items():
+                steps.setdefault(step, []).append(part)
+        for step, cells in sorted(steps.items()):
+            found += [about | {"answers": "all", "step": step} | row for row in _summary(cells)]
         found += [about | row for row in _aurocs(own, right)]
     text, number = pl.String, pl.Float64
-    schema = dict.fromkeys((*_GROUP, "answers", "method", "measure"), text)
+    schema = dict.fromkeys((*_GROUP, "answers"), text) | {"step": pl.Int64} | dict.fromkeys(("method", "measure"), text)
     schema |= dict.fromkeys(("value", "low", "high", "guess"), number) | {"n": pl.Int64}
     return pl.DataFrame(found, schema=schema).with_columns(pl.col(pl.Float64).fill_nan(None))
+
+
+def _summary(cells: Sequence[Cells]) -> Iterator[dict[str, Any]]:
+    """The mean over answers of each measure of each method, with its interval and guess level."""
+    names = list(dict.fromkeys(name for cell in cells for name in cell))
+    if not names:
+        return
+    values, guesses = (
+        np.array([[cell.get(name, (np.nan, np.nan))[part] for name in names] for cell in cells]) for part in (0, 1)
+    )
+    means = bootstrap_mean(values)
+    for place, (method, measure) in enumerate(names):
+        known = guesses[~np.isnan(values[:, place]), place]
+        numbers = (means.estimate[place], means.low[place], means.high[place], known.mean())
+        told = dict(zip(("value", "low", "high", "guess"), map(float, numbers), strict=True))
+        yield {"method": method, "measure": measure} | told | {"n": len(known)}
+
+
+def _by_step(record: Mapping[str, Any], width: int) -> dict[int, Cells]:
+    """The measures of the tokens of an answer that committed within `width` steps, by the first of these."""
+    places: dict[int, list[int]] = {}
+    for place, step in enumerate(record.get("commits", ())):
+        places.setdefault(step // width * width, []).append(place)
+    about = {name: record[name] for name in ("gold", "stands")} | {"gold_sentences": ()}
+    found = {}
+    for step, own in places.items():
+        scores = {name: np.array(one["tokens"]) for name, one in record["methods"].items() if "tokens" in one}
+        found[step] = measures(about, {name: {"documents": one[own].sum(0)} for name, one in scores.items()})
+    return found
 
 
 def with_heads(rows: Sequence[Mapping[str, Any]], place: int) -> dict[str, dict[str, Any]]:
@@ -88,11 +113,9 @@ def with_heads(rows: Sequence[Mapping[str, Any]], place: int) -> dict[str, dict[
     return methods
 
 
-def measures(
-    record: Mapping[str, Any], methods: Mapping[str, Mapping[str, Any]]
-) -> dict[tuple[str, str], tuple[float, float]]:
-    """By method and measure: the value of one answer and its guess level; what cannot be had is left out."""
-    found: dict[tuple[str, str], tuple[float, float]] = {}
+def measures(record: Mapping[str, Any], methods: Mapping[str, Mapping[str, Any]]) -> Cells:
+    """What cannot be had is left out."""
+    found: Cells = {}
     for method, scores in methods.items():
         documents = np.array(scores["documents"], float)
         for measure, marks in (("top_gold", record["gold"]), ("top_stands", record["stands"])):
@@ -147,25 +170,3 @@ def _aurocs(rows: Sequence[Mapping[str, Any]], right: Array, draws: int = 1000) 
         numbers = {"value": value, "low": low, "high": high, "guess": 0.5, "n": int(known.sum())}
         found.append({"answers": "all", "method": name, "measure": "auroc"} | numbers)
     return found
-
-
-def faithfulness_text(table: pl.DataFrame) -> str:
-    """The table over all answers as Markdown: methods by measures, with intervals and guess levels; then AUROC."""
-    lines: list[str] = []
-    for (model, task, condition), part in table.filter(answers="all").group_by(_GROUP, maintain_order=True):
-        measured = [name for name in MEASURES if name in part["measure"]]
-        lines += [f"**Attribution: {model}, {task}, {condition}** (value [95 % interval], guess level in brackets)", ""]
-        lines += [f"| method | {' | '.join(measured)} |", f"| --- {'| --- ' * len(measured)}|"]
-        cells = {(row["method"], row["measure"]): row for row in part.iter_rows(named=True)}
-        for method in part.filter(measure=measured[0])["method"].unique(maintain_order=True):
-            lines.append(f"| {method} | {' | '.join(_cell(cells.get((method, name))) for name in measured)} |")
-        told = [f"{row['method']} {_cell(row)}" for row in part.filter(measure="auroc").iter_rows(named=True)]
-        lines += ["", *([f"AUROC of right answers: {', '.join(told)}, n = {part['n'].max()}.", ""] if told else [])]
-    return "\n".join(lines)
-
-
-def _cell(row: Mapping[str, Any] | None) -> str:
-    if row is None or row["value"] is None:
-        return ""
-    low, high = (("?" if row[name] is None else f"{row[name]:.2f}") for name in ("low", "high"))
-    return f"{row['value']:.2f} [{low}, {high}] ({row['guess']:.2f})"

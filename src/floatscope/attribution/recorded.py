@@ -16,7 +16,6 @@ from floatscope.attribution import METHODS, explain
 from floatscope.attribution.case import Case
 from floatscope.attribution.leave_one_out import NOTHING, support
 from floatscope.qa.metrics import SIGNALS
-from floatscope.registry import load_object
 
 HEADS = "retrieval_heads"
 MOST_REMOVED = 6
@@ -24,12 +23,14 @@ MOST_REMOVED = 6
 
 
 def record(case: Case, methods: Sequence[str], sentences: bool = False, removal: bool = False) -> dict[str, Any]:
-    """Scores of each method; `heads`, the mass of each head on each document, where heads are to be chosen later.
+    """Scores of each method, of sentences where it scores them, and of each token of the answer (`tokens`) with its
+    step (`commits`); `heads`, the mass of each head on each document, where heads are to be chosen later.
 
     removal: `falls`, the fall of the answer's log-probability for every set of documents that is hidden, in the order
     of `subsets`.
     """
-    found: dict[str, Any] = {"methods": {}}
+    steps = case.generation.commit_step[case.slots].tolist()
+    found: dict[str, Any] = {"methods": {}, "commits": steps, "steps": case.generation.steps}
     count = len(case.documents)
     if removal and count <= MOST_REMOVED:
         spans = case.spans[:count]
@@ -46,7 +47,8 @@ def record(case: Case, methods: Sequence[str], sentences: bool = False, removal:
             continue
         options = {"sentences": sentences} if "sentences" in _options(name) else {}
         one = explain(case, name, **options)
-        found["methods"][name] = {"documents": plain(one.documents), "sentences": plain(one.sentences)}
+        scores = {"documents": plain(one.documents), "tokens": plain(one.by_token.documents)}
+        found["methods"][name] = scores | ({} if one.by_token.spread else {"sentences": plain(one.sentences)})
     return found
 
 
@@ -69,4 +71,4 @@ def plain(values: Any) -> Any:
 
 
 def _options(name: str) -> list[str]:
-    return list(inspect.signature(load_object(METHODS.named(name).function)).parameters)
+    return list(inspect.signature(METHODS.named(name).load()).parameters)

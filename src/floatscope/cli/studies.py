@@ -81,8 +81,8 @@ def study(
     Parameters
     ----------
     study
-        demo, attribution, heads, causal (edits of attention); paper, smollm2, heads-smollm2 and causal-smollm2, which
-        need weights and data (docs/howto/study.md); or a .toml file.
+        demo, attribution, heads, causal (edits of attention); paper, smollm2, heads-smollm2, causal-smollm2 and
+        attribution-smollm2, which need weights and data (docs/howto/study.md); or a .toml file.
     out
         The run folder; default: runs/NAME. One that is there is taken up where it stopped.
     limit

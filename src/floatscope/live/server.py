@@ -34,7 +34,7 @@ FILES = {
     "/": ("live.html", "live"),
     **{f"/{name}": (name, "live") for name in ("live.css", "live.js")},
     **{f"/{name}": (name, "report") for name in ("components.css", "page.css")},
-    **{f"/{name}": (name, "report") for name in ("theme.js", "canvas.js", "player.js", "film.js")},
+    **{f"/{name}": (name, "report") for name in ("theme.js", "run.js", "canvas.js", "player.js", "film.js")},
 }
 """Every file that is served, by its path; the names are fixed here, never taken from a request."""
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}

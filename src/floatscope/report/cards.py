@@ -4,6 +4,7 @@ The room is laid out here, before anything is drawn: panels wrap as the width al
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +21,7 @@ from floatscope.report.markup import render
 Spec = Mapping[str, Any]
 _AXES = 46
 """Pixels below and above a plot for the names of its axes."""
+UNTRAINED = "untrained"
 _CHANNELS = ("color", "shape", "strokeDash")
 
 
@@ -39,8 +41,17 @@ def drawing_library() -> str:
     return cached("vega", key, lambda folder: (folder / "vega.js").read_text(encoding="utf-8"), build, save)
 
 
-def figure_card(figure: Figure) -> Markup:
-    """A figure with its title, finding, panels, caption and buttons to save it."""
+def figure_card(figure: Figure, control: str = UNTRAINED) -> Markup:
+    """A figure with its title, finding, panels, caption and buttons to save it.
+
+    control: what the control of the same model is called for people, where it is not untrained at all.
+    """
+
+    def called(text: str) -> str:
+        if control == UNTRAINED:
+            return text
+        return text.replace("the untrained model", f"the model {control}").replace(UNTRAINED, control)
+
     laid, drawn = [], []  # by the template; by the script: each chart, and its tables apart from it, as CSV
     for view in (figure, figure.published):
         if view is not None:
@@ -49,11 +60,12 @@ def figure_card(figure: Figure) -> Markup:
             for group in groups:  # few panels stand in the columns of a fuller group of the same size
                 most = max(other["across"] for other in groups if other["least"] == group["least"])
                 group["across"] = most if len(group["panels"]) < most else group["across"]
-            laid.append({"legend": _legend(spec), "groups": groups})
+            laid.append({"legend": _legend(spec), "groups": groups, "called": called})
             tables = {"table": csv_text(view.table)} | spec.pop("datasets", {})
             drawn.append({"spec": spec, "tables": tables})
     data = {"name": figure.name, "title": figure.title, "dark": DARK, "views": drawn}
-    return render("card.html", figure=figure, views=laid, data=data)
+    words = {"finding": called(figure.finding), "caption": called(figure.caption)}
+    return render("card.html", figure=replace(figure, **words), views=laid, data=data)
 
 
 def _groups(spec: Spec) -> Iterator[dict[str, Any]]:
@@ -72,8 +84,8 @@ def _groups(spec: Spec) -> Iterator[dict[str, Any]]:
         rooms.append(
             {
                 "title": _title(panel),
-                "height": round(panel["height"] + _AXES) if resizable else None,
-                "least": 40 + 0.55 * panel["width"] if resizable else 320,
+                "height": round(panel["height"] + _AXES + _scale(panel)) if resizable else None,
+                "least": 40 + _names(panel) + 0.55 * panel["width"] if resizable else 320,
             }
         )
     yield {
@@ -82,6 +94,19 @@ def _groups(spec: Spec) -> Iterator[dict[str, Any]]:
         "least": round(max(room["least"] for room in rooms)),
         "panels": rooms,
     }
+
+
+def _scale(panel: Spec) -> int:
+    """Pixels for the scale of shades below a plot of cells."""
+    shades = [layer.get("encoding", {}).get("opacity", {}) for layer in panel.get("layer", ())]
+    return 30 if any(shade.get("legend") for shade in shades) else 0
+
+
+def _names(panel: Spec) -> int:
+    """Pixels for the longest of the names that stand beside a plot, where its rows have names."""
+    sides = [layer.get("encoding", {}).get("y", {}) for layer in panel.get("layer", [panel])]
+    names = [name for side in sides for name in (side.get("scale") or {}).get("domain", ()) if isinstance(name, str)]
+    return 6 * max(map(len, names), default=0)
 
 
 def _title(spec: Spec) -> str:

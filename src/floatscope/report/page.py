@@ -19,14 +19,17 @@ from floatscope.analysis.drawing import csv_text
 from floatscope.analysis.figure import Figure, Theme
 from floatscope.analysis.results import Result
 from floatscope.report.answers import samples_data
-from floatscope.report.cards import drawing_library, figure_card
+from floatscope.report.cards import UNTRAINED, drawing_library, figure_card
 from floatscope.report.curves import edit_curves, edit_figure, patch_figure, stress_curves, stress_figure
 from floatscope.report.headline import headline_html
 from floatscope.report.markup import asset, render
 from floatscope.report.player import player_data
 from floatscope.report.rules import Rule
+from floatscope.report.sources import source_figure, source_tables
 from floatscope.report.tables import readings
 from floatscope.traces import Trace
+
+_ANSWERS = ("all", "right", "wrong")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Content:
     """What is said below Table 1."""
     units: pl.DataFrame | None = None
     """Every answered question, as `study.failures.unit_frame` gives them: the list of samples."""
+    attribution: pl.DataFrame | None = None
+    """How far each method of attribution can be believed, as `Run.attribution` gives it."""
     patched: pl.DataFrame = field(default_factory=pl.DataFrame)
     """What patches bring back of the answers, as `Run.patched` gives it."""
     rules: tuple[Rule, ...] = ()
@@ -70,18 +75,22 @@ def build_page(content: Content) -> str:
         curves = stress_curves(content.scores, content.models)
         edited = edit_curves(content.scores, content.models)
         likely = edit_curves(content.scores, content.models, "log_probability")
+    told = content.attribution
+    sources = None if told is None or told.is_empty() else source_figure(told, content.models)
     pictures, figures = trace_pictures(content), page_figures(content)
     likelihoods = partial(edit_figure, metric="log_probability")
     harder = ((curves, stress_figure), (edited, edit_figure), (likely, likelihoods), (content.patched, patch_figure))
     stress = [drawn(points, content.models) for points, drawn in harder if not points.is_empty()]
     played = [trace for trace in content.traces if trace.metadata.get("control", "") in ("", "untrained")]
-    drawing = [drawing_library()] if any(isinstance(one, Figure) for one in (*pictures, *figures, *stress)) else []
+    drawing = (
+        [drawing_library()] if any(isinstance(one, Figure) for one in (*pictures, *figures, *stress, sources)) else []
+    )
     return document(
         "report.html",
         content.title,
         asset("theme.js"),
         [
-            *(asset(name) for name in ("canvas.js", "player.js", "film.js", "samples.js")),
+            *(asset(name) for name in ("run.js", "canvas.js", "player.js", "film.js", "samples.js")),
             *drawing,
             *(asset(name) for name in ("figures.js", "page.js")),
         ],
@@ -94,7 +103,9 @@ def build_page(content: Content) -> str:
         samples=None
         if content.units is None or content.units.is_empty()
         else samples_data(content.units, content.models),
-        card=figure_card,
+        card=partial(figure_card, control=_control(content.traces)),
+        sources=sources,
+        source_tables={} if told is None else {answers: source_tables(told, answers) for answers in _ANSWERS},
         pictures=pictures,
         figures=figures,
         stress=stress,
@@ -123,6 +134,13 @@ def _unbroken(content: Content) -> list[list[str]]:
     names = [re.escape(name) for name in sorted(content.models, key=len, reverse=True)]
     whole = re.compile("|".join([*names, r"[\d.+−]*\d(?: %)?(?: \[[^\]]*\])?"]).join("()"))
     return [whole.split(sentence) for sentence in content.summary]
+
+
+def _control(traces: Iterable[Trace]) -> str:
+    """What the controls of the models themselves are called: of forks, whose parent is trained, "before the fork"."""
+    known = [trace.metadata for trace in traces if trace.metadata.get("control") == UNTRAINED]
+    names = dict.fromkeys(str(one.get("control_name") or UNTRAINED) for one in known)
+    return " or ".join(names) or UNTRAINED
 
 
 class Missing(NamedTuple):

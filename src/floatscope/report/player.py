@@ -1,4 +1,4 @@
-"""The player: one sample step by step, MDM beside ARM. Traces become the JSON that canvas.js and player.js draw.
+"""The player: one sample step by step, MDM beside ARM. Traces become the JSON that run.js and canvas.js draw.
 
 The report, notebooks and the live page use the same component; docs/howto/report.md describes its data.
 """
@@ -324,6 +324,6 @@ def traces_html(traces: Sequence[Trace]) -> str:
         name=f"floatscope-player-{next(_numbers)}",
         about=" · ".join(f"{repr(trace).partition(', arrays')[0]})" for trace in traces),
         styles=asset("components.css"),
-        scripts=[asset("canvas.js"), asset("player.js")],
+        scripts=[asset(name) for name in ("run.js", "canvas.js", "player.js")],
         data=player_data(traces, None),
     )

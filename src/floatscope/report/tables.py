@@ -1,7 +1,7 @@
 """The scores of a run as text: Markdown and LaTeX tables for people, one long CSV table for programs."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +51,14 @@ class Table:
 
 
 def write_tables(
-    scores: pl.DataFrame, notes: Mapping[str, Sequence[str]], form: str, rules: Sequence[Rule] = ()
+    scores: pl.DataFrame,
+    notes: Mapping[str, Sequence[str]],
+    form: str,
+    rules: Sequence[Rule] = (),
+    more: Iterable[Table] = (),
 ) -> str:
-    """The scores of a run (`Run.scores`) in one text; notes stand below the tables they are about, rules at the end."""
+    """The scores of a run (`Run.scores`) in one text; notes stand below the tables they are about, rules at the end,
+    then more tables; not in CSV."""
     if form not in FORMS:
         raise UserError(f"There is no table format {form!r}; known are {', '.join(FORMS)}.")
     if scores.is_empty():
@@ -70,6 +75,7 @@ def write_tables(
         effects(stressed),
         outcomes(stressed),
         readings(stressed, rules),
+        *more,
     )
     write = markdown if form == "markdown" else _latex
     return "\n".join(write(table) for table in tables if table.rows)

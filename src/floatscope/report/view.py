@@ -23,7 +23,7 @@ class TraceView:
     def save(self, path: str | Path) -> Path:
         """Write a page that opens by double click, with nothing to fetch."""
         path = Path(path)
-        scripts = [asset(name) for name in ("canvas.js", "player.js", "film.js", "page.js")]
+        scripts = [asset(name) for name in ("run.js", "canvas.js", "player.js", "film.js", "page.js")]
         models = " and ".join(dict.fromkeys(trace.model for trace in self.traces))
         title = f"floatscope: {models}"
         with write_errors(path):

@@ -49,7 +49,7 @@ class EditOptions:
     answers: bool = True
     """Answer the questions under the edits too; without it right answers are replayed alone, which costs less."""
     places: tuple[int, ...] = ()
-    """Places of the gold document, counted from 0, each with curves of its own; none: wherever it stands."""
+    """Places of the gold document, counted from 1, each with curves of its own; none: wherever it stands."""
     table: str = ""
     """Of heads retrieval(...): what `analyze retrieval_heads` wrote, a file, its folder or a run."""
     draws: int = 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import chain
@@ -414,13 +414,15 @@ def find_study(name: str | Path) -> Path:
     return known[str(name)]
 
 
-def read_study(path: str | Path) -> Study:
-    """The study of a TOML file; every mistake is a sentence with its line."""
+def read_study(path: str | Path, change: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> Study:
+    """The study of a TOML file; every mistake is a sentence with its line. change: of its `[[conditions]]` tables."""
     path = Path(path)
     table = read_toml(path)
     with mistakes_in(path):
         if isinstance(curves := table.get("conditions"), list):
-            table["conditions"] = [_curve_of(*one) if isinstance(one[1], dict) else one[1] for one in enumerate(curves)]
+            table["conditions"] = [
+                _curve_of(number, change(one)) if isinstance(one, dict) else one for number, one in enumerate(curves)
+            ]
         return validated(Study, table, "a study")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from floatscope.analysis.results import Result
 from floatscope.files import replace_text
 from floatscope.report.page import Content, build_page
 from floatscope.report.sentences import summary_sentences
+from floatscope.report.sources import source_tables
 from floatscope.report.tables import markdown, patches, write_tables
 from floatscope.study.analyses import missing_analyses
 from floatscope.study.failures import unit_frame
@@ -30,13 +32,8 @@ QUESTION = (
 def tables_text(run: Run, form: str) -> str:
     """The scores of a run as Markdown, LaTeX or CSV."""
     rows = run.results()
-    text = write_tables(score_frame(rows), table_notes(rows), form, run.study.rules)
-    if form == "markdown" and any(
-        cell.condition.attribution for task in run.study.tasks for cell in run.study.cells(task)
-    ):
-        from floatscope.attribution.faithfulness import faithfulness_text
-
-        text += "\n" + faithfulness_text(run.attribution())
+    sources = source_tables(run.attribution())
+    text = write_tables(score_frame(rows), table_notes(rows), form, run.study.rules, sources)
     if form == "markdown" and not (patched := run.patched()).is_empty():
         text += "\n" + markdown(patches(patched))
     said = run.unfinished
@@ -65,6 +62,7 @@ def gather(run: Run, results: Mapping[str, Result]) -> Content:
         scores=scores,
         notes=table_notes(rows)["documents"],
         units=unit_frame(run),
+        attribution=run.attribution(),
         patched=run.patched(),
         rules=run.study.rules,
         traces=tuple(_player_traces(run, rows)),
@@ -90,5 +88,6 @@ def _player_traces(run: Run, rows: pl.DataFrame) -> Iterable[Trace]:
     passages, questions = known.filter(stressor="passage"), known.filter(pl.col("stressor") != "passage")
     if passages.height:
         passages = passages.filter(order=passages["order"][0])
-    for path in (*passages["trace"], *questions["trace"]):
-        yield Trace.load(run.folder / path)
+    for path, condition in pl.concat([passages, questions]).select("trace", "condition").iter_rows():
+        trace = Trace.load(run.folder / path)  # an old run's may have another name for its condition
+        yield replace(trace, metadata=dict(trace.metadata) | {"condition": condition})

@@ -16,7 +16,7 @@ from floatscope.study.analyses import TABLES, run_analyses
 from floatscope.study.division import ENGINES, FINISHED, SHARES, WHOLE, Division
 from floatscope.study.engine import loadings, missing_units, run_guesses
 from floatscope.study.failures import units_to_trace
-from floatscope.study.plan import Study, read_study, write_study
+from floatscope.study.plan import Study, write_study
 from floatscope.study.store import (
     LOCK,
     MANIFEST,
@@ -28,6 +28,7 @@ from floatscope.study.store import (
     describe_run,
     read_manifest,
     read_rows,
+    read_run_study,
     refuse_changes,
 )
 from floatscope.study.units import Job, LoadedTask, Unit, load_task, plan_jobs
@@ -113,10 +114,9 @@ def run_study(
 def finish(run: Run, notify: Notify) -> None:
     """Make the tables of a run that has all of its units."""
     write_table(run.scores(), run.folder / TABLES / "scores.parquet")
-    if any(cell.condition.attribution for task in run.study.tasks for cell in run.study.cells(task)):
-        write_table(run.attribution(), run.folder / TABLES / "attribution.parquet")
-    if not (patched := run.patched()).is_empty():
-        write_table(patched, run.folder / TABLES / "patched.parquet")
+    for name, frame in (("attribution", run.attribution()), ("patched", run.patched())):
+        if frame.height:
+            write_table(frame, run.folder / TABLES / f"{name}.parquet")
     run_analyses(run, notify)
 
 
@@ -171,7 +171,7 @@ def refuse_other_study(study: Study, folder: Path) -> None:
         if folder.exists() and any(folder.iterdir()) and not any((folder / name).exists() for name in (LOCK, SHARES)):
             raise UserError(f"{folder} is not empty and holds no run: give another folder.")
         return
-    difference = _difference(read_study(path), study)
+    difference = _difference(read_run_study(folder), study)
     if difference:
         raise UserError(f"{folder} holds another study: {difference}. Give another folder for this one.")
 

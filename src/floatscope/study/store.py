@@ -23,6 +23,7 @@ from floatscope.files import PARTIAL, file_hash, read_json, unsealed
 from floatscope.qa.guesses import GUESSES
 from floatscope.qa.metrics import METRICS, OUTCOMES, PASSAGE_METRICS, SIGNALS
 from floatscope.qa.stressors import Label, label_types
+from floatscope.study.old_places import FIRST_PLACE, counted_from_one, named_from_one
 from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, ModelPlan, Study, read_study
 from floatscope.study.units import Job, Unit, storable
 
@@ -247,11 +248,16 @@ class Run:
         """As it was run, all values written out."""
         if self._study is None:
             path = self.folder / STUDY_FILE
-            study, now = read_study(path), file_hash(path)
+            now = file_hash(path)
             if self.manifest.get("study_sha256", now) != now:
                 raise UserError(f"{path} is not what the run was made with: put that back, or run the study again.")
-            self._study = study
+            self._study = read_run_study(self.folder)
         return self._study
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every sound row, whatever the study asks for."""
+        rows = read_rows(self.folder)
+        return rows if FIRST_PLACE in self.manifest else [named_from_one(row) for row in rows]
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -275,7 +281,7 @@ class Run:
             column: {name: place for place, name in enumerate(dict.fromkeys(names))} for column, names in order.items()
         }
         rows = []
-        for row in read_rows(self.folder):
+        for row in self.rows():
             condition = conditions.get((row["task"], row["condition"]))
             known = all(row[column] in names for column, names in places.items())
             if known and condition is not None and row["content"] in ("", condition.content):
@@ -310,7 +316,7 @@ class Run:
 
     def _records(self, name: str) -> list[dict[str, Any]]:
         """The rows that have such a record among their scores, in a fixed order."""
-        rows = [row | row["scores"] for row in read_rows(self.folder) if not row["control"] and name in row["scores"]]
+        rows = [row | row["scores"] for row in self.rows() if not row["control"] and name in row["scores"]]
         return sorted(rows, key=lambda row: (row["model"], row["task"], row["condition"], row["number"]))
 
     @property
@@ -366,6 +372,11 @@ class Run:
         return [self.folder / path for path in found["trace"].drop_nulls()]
 
 
+def read_run_study(folder: Path) -> Study:
+    """The study of a run as today's numbers have it."""
+    return read_study(folder / STUDY_FILE, dict if FIRST_PLACE in read_manifest(folder) else counted_from_one)
+
+
 def describe_run(study: Study, tasks: Mapping[str, Mapping[str, Any]], units: int) -> dict[str, Any]:
     """What is known before a model is loaded; `models` is filled as they are."""
     from floatscope.qa.templates import read_template
@@ -377,6 +388,7 @@ def describe_run(study: Study, tasks: Mapping[str, Mapping[str, Any]], units: in
         "versions": {"floatscope": __version__, "python": platform.python_version()}
         | {package: version(package) for package in PACKAGES},
         "platform": f"{platform.system()} {platform.machine()}",
+        FIRST_PLACE: 1,
         "units": units,
         "templates": {study.prompt.template: {"sha256": {"The text": hashlib.sha256(template.encode()).hexdigest()}}},
         "tasks": dict(tasks),
@@ -397,6 +409,7 @@ class _Manifest(TypedDict, total=False):
     seed: int
     versions: dict[str, str]
     platform: str
+    first_place: int
     units: int
     models: dict[str, _Hashed]
     tasks: dict[str, _Hashed]

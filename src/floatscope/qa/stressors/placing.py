@@ -39,18 +39,18 @@ class PlacingOptions:
 
 
 def _positions(values: str, options: PlacingOptions) -> tuple[Condition, ...]:
-    """One condition per place, counted from 0; "all" is every place."""
+    """One condition per place, counted from 1; "all" is every place."""
     count = options.documents
-    places = parse_integers(values, everything=range(count), least=0)
-    if too_high := [place for place in places if place >= count]:
-        raise UserError(f"There is no place {too_high[0]} among {count} documents: places are 0 to {count - 1}.")
+    places = parse_integers(values, everything=range(1, count + 1), least=1)
+    if too_high := [place for place in places if place > count]:
+        raise UserError(f"There is no place {too_high[0]} among {count} documents: places are 1 to {count}.")
     return tuple(
         Condition(
             name=f"position/{count}/{place}",
             stressor="position",
             labels={"place": place, "documents": count},
             stream="position",
-            transform=partial(_place_gold, place=place, options=options),
+            transform=partial(_place_gold, place=place - 1, options=options),
         )
         for place in places
     )
@@ -116,11 +116,11 @@ def _among_others(
 
 POSITION = Stressor(
     name="position",
-    summary="Places of the gold document, counted from 0",
+    summary="Places of the gold document, counted from 1",
     example="all",
     make=_positions,
     labels={"place": int, "documents": int},
-    axis=Axis("place", "place of the gold document, from 0", "among {documents} documents"),
+    axis=Axis("place", "place of the gold document", "among {documents} documents"),
     options=PlacingOptions,
     gold_documents=1,
 )
