@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -89,10 +88,8 @@ def trace(
 
         [found] = run(loaded, [prompt], how, keep=keep, metadata=known, on_step=advance, replay=replay is not None)
         progress.update(task, total=found.steps)  # it may have ended early
-    prediction = loaded.text(found.answer)
-    found = replace(found, metadata={**found.metadata, "prediction": prediction})
     found.save(out)
-    print(f"answer: {prediction!r}")
+    print(f"answer: {found.prediction!r}")
     _show_trace(found, out)
 
 

@@ -205,13 +205,12 @@ def merge(run: Path, /, *, workers: int = 1) -> int:
     workers
         Processes that share the analyses.
     """
-    from floatscope.study.analyses import read_analyses
     from floatscope.study.merging import merge_shares
     from floatscope.study.reporting import tables_text, write_report
 
     with _bar() as notify:
         merged = merge_shares(run, workers=workers, notify=notify).run
-    path = write_report(merged, read_analyses(merged))
+    path = write_report(merged)
     print(f"floatscope: open {path} in a browser", file=sys.stderr)
     print(tables_text(merged, "markdown"), flush=True)
     return exit_code(merged)
@@ -229,12 +228,11 @@ def report(run: Path, /) -> int:
     run
         The run folder.
     """
-    from floatscope.study.analyses import read_analyses
     from floatscope.study.reporting import write_report
     from floatscope.study.store import Run
 
     found = Run(run)
-    print(write_report(found, read_analyses(found)))
+    print(write_report(found))
     return exit_code(found)
 
 
@@ -312,7 +310,6 @@ def run_shown(study: Study, folder: Path, retry: bool, division: Division, repor
 
     One that is stopped by the keyboard, or asked to end, ends in a sentence on how to go on.
     """
-    from floatscope.study.analyses import read_analyses
     from floatscope.study.reporting import tables_text, write_report
     from floatscope.study.running import run_study
 
@@ -334,7 +331,7 @@ def run_shown(study: Study, folder: Path, retry: bool, division: Division, repor
         print(f"floatscope: after all {division.of} shares: floatscope merge {folder}", file=sys.stderr)
         return 0
     if report:  # before the tables: whoever reads those may end this process
-        path = write_report(outcome.run, read_analyses(outcome.run))
+        path = write_report(outcome.run)
         print(f"floatscope: open {path} in a browser", file=sys.stderr)
     print(tables_text(outcome.run, "markdown"), flush=True)
     return exit_code(outcome.run)

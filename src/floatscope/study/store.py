@@ -242,6 +242,15 @@ class Run:
         if not (self.folder / STUDY_FILE).is_file():
             raise UserError(f"There is no run in {self.folder}: it has no {STUDY_FILE}; `floatscope study` makes one.")
 
+    def __repr__(self) -> str:
+        try:
+            study, done = self.study, self.results()
+            parts = f"{len(study.models)} models, {len(study.tasks)} tasks, {done['condition'].n_unique()} conditions"
+            told = f"{parts}, {done.height} of {self.manifest.get('units')} units, {done['trace'].count()} traces"
+        except UserError as error:
+            told = str(error)
+        return f"Run({str(self.folder)!r}: {told})"
+
     @property
     def study(self) -> Study:
         """As it was run, all values written out."""
