@@ -20,7 +20,7 @@ from floatscope.analysis.drawing import Chart, Plot, arrange
 from floatscope.analysis.palette import CONFIG, DARK
 from floatscope.analysis.results import Result
 from floatscope.errors import UserError
-from floatscope.files import replace_bytes
+from floatscope.files import replace_bytes, write_errors
 
 Theme = Literal["light", "dark"]
 FORMATS = ("svg", "pdf", "png")
@@ -68,13 +68,18 @@ class Figure:
         return self._converted("svg", theme)
 
     def save(self, stem: str | Path, formats: Sequence[str] = ("svg",), theme: Theme = "light") -> list[Path]:
-        """Write `stem.svg` and so on; for a page that reacts to the reader see `floatscope.report.page.figure_page`."""
+        """Write `stem.svg` and so on, in a folder that is made if needed.
+
+        For a page that reacts to the reader see `floatscope.report.page.figure_page`.
+        """
         paths = []
         for name in formats:
             if name not in FORMATS:
                 raise UserError(f"There is no figure format {name!r}; known are {', '.join(FORMATS)}.")
             content = self._converted(name, theme)
             paths.append(Path(f"{stem}.{name}"))
+            with write_errors(paths[-1]):
+                paths[-1].parent.mkdir(parents=True, exist_ok=True)
             replace_bytes(paths[-1], content.encode() if isinstance(content, str) else content)
         return paths
 
