@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError, Parameter, Token, convert
 
 from floatscope import __version__
 from floatscope.cli.analyzing import analyze, view
-from floatscope.cli.evaluation import evaluate, failures, table
+from floatscope.cli.evaluation import compare, evaluate, failures, table
 from floatscope.cli.explaining import explain
 from floatscope.cli.loaded import check, families, serve, trace
 from floatscope.cli.shared import one_line
@@ -37,7 +37,7 @@ app = App(
     help_epilogue="Start with: floatscope study demo; floatscope serve; floatscope trace MODEL --question 'Who ...?'",
     suppress_keyboard_interrupt=False,
 )
-VERBS = (study, submit, merge, report, serve, evaluate, table, failures, trace, view, explain, analyze, check)
+VERBS = (study, submit, merge, report, serve, evaluate, table, compare, failures, trace, view, explain, analyze, check)
 for verb in (*VERBS, families, train, pull, adapt):
     # By its name: a verb's flags are made when it is called, since they may come from registries.
     app.command(f"{verb.__module__}:{verb.__name__}", help=verb.__doc__)

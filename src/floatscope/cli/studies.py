@@ -120,6 +120,7 @@ def _plan(study: str, limit: int | None, needs_data: bool, **given: int | None) 
 
     file = find_study(study)
     plan = read_study(file)
+    refuse_unknown_models(plan)
     plan = replace(plan, **{name: value for name, value in given.items() if value is not None})
     if limit is not None:
         tasks = tuple(replace(task, limit=min(limit, task.limit)) if task.limit else task for task in plan.tasks)
@@ -305,6 +306,14 @@ def _bar() -> Iterator[Notify]:
         yield notify
 
 
+def refuse_unknown_models(plan: Study) -> None:
+    """A typo in a model's name is told before tasks are read and other models are run."""
+    from floatscope.models.pulling import refuse_unknown
+
+    for model in plan.models:
+        refuse_unknown(model.source)
+
+
 def run_shown(study: Study, folder: Path, retry: bool, division: Division, report: bool = False) -> int:
     """Run a study with a progress bar, write its report if it is wanted, print its tables; the exit code.
 
@@ -313,6 +322,13 @@ def run_shown(study: Study, folder: Path, retry: bool, division: Division, repor
     from floatscope.study.reporting import tables_text, write_report
     from floatscope.study.running import run_study
 
+    if traced := len(study.models) * sum(cell.traces for task in study.tasks for cell in study.cells(task)):
+        beside = f", and {traced} more under each control ({', '.join(study.controls)})" if study.controls else ""
+        print(
+            f"floatscope: up to {traced} answers are traced{beside}; each takes a file and longer than an answer alone "
+            "(`floatscope study FILE --estimate` measures both)",
+            file=sys.stderr,
+        )
     try:
         with _bar() as notify:
             outcome = run_study(study, folder, retry=retry, division=division, notify=notify)
@@ -330,6 +346,9 @@ def run_shown(study: Study, folder: Path, retry: bool, division: Division, repor
     if division.of > 1:
         print(f"floatscope: after all {division.of} shares: floatscope merge {folder}", file=sys.stderr)
         return 0
+    if kept := [path.stat().st_size for path in outcome.run.traces(control=None) if path.is_file()]:
+        told = f"{len(kept)} traces ({sum(kept) / 1e6:,.1f} MB) are in {outcome.run.folder / 'traces'}"
+        print(one_line(f"floatscope: {told}: floatscope analyze drift {outcome.run.folder}"), file=sys.stderr)
     if report:  # before the tables: whoever reads those may end this process
         path = write_report(outcome.run)
         print(f"floatscope: open {path} in a browser", file=sys.stderr)

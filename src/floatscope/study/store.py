@@ -446,7 +446,10 @@ def describe_model(plan: ModelPlan) -> dict[str, Any]:
     """Where a model comes from, and a hash of each file that decides what it answers."""
     from floatscope.models.loading import locate
 
-    files = {file.name: file_hash(file) for file in locate(plan.source).files()}
+    place = locate(plan.source, plan.revision)
+    files = {file.name: file_hash(file) for file in place.files()}
     if plan.family is not None and Path(plan.family).is_file():
         files["The family"] = file_hash(Path(plan.family))
-    return {"source": plan.source, "sha256": files}
+    commit = place.weights.name if place.weights.parent.name == "snapshots" else None  # as the hub's cache calls it
+    told = {"revision": plan.revision, "commit": commit}
+    return {"source": plan.source, **{name: one for name, one in told.items() if one is not None}, "sha256": files}
