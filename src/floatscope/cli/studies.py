@@ -237,6 +237,26 @@ def report(run: Path, /) -> int:
     return exit_code(found)
 
 
+def push(run: Path, repository: str, /, *, private: Annotated[bool, _FLAG] = False) -> None:
+    """Upload a finished run to the hub as a dataset with a card: results, tables, traces and report.
+
+    Example: floatscope push runs/mine owner/my-run
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    repository
+        The dataset, as owner/name; made if it is not there.
+    private
+        Make it so that only its owner sees it.
+    """
+    from floatscope.study.sharing import push_run
+    from floatscope.study.store import Run
+
+    print(push_run(Run(run), repository, private))
+
+
 def exit_code(run: Run) -> int:
     """0; 1 where all units of a model failed; 3, after a sentence, for a run that is not finished."""
     if run.unfinished:
