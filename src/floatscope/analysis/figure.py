@@ -31,7 +31,7 @@ _UNDRAWABLE = "[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\u2028\u2029]"
 _OF_TWO_HALVES = "[\U00010000-\U0010ffff]"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Figure:
     """What an analysis shows: a chart, its table, what to see in it and what this run's numbers say."""
 
@@ -52,6 +52,9 @@ class Figure:
     """The paper's own computation beside the exact one, where they differ."""
     subtitle: str = ""
     """A few words that a drawing needs where it stands without its caption."""
+
+    def __repr__(self) -> str:
+        return f"Figure({self.name!r}, {self.title!r})"
 
     def spec(self, theme: Theme = "light") -> dict[str, Any]:
         """The chart as Vega-Lite, with the title above it, in the colours of a theme."""
