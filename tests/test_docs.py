@@ -19,7 +19,7 @@ import floatscope
 from floatscope import cli
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - {ROOT / "docs" / "api.md"})  # that one is made
 FENCE = re.compile(r"(?:<!-- docs: (?P<why>.*?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```", re.M | re.S)
 INDENTED = re.compile(r"(?:^    (?:floatscope|python|pip|make) .*\n(?:^     +.*\n)*)+", re.M)
 NOT_RUN = {

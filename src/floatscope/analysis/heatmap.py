@@ -65,7 +65,7 @@ def _pairs(values: NDArray[Any], texts: Sequence[str], block: int) -> pl.DataFra
 def _cells(table: pl.DataFrame) -> Plot:
     queries, keys = (dict(table.select(*names).unique().rows()) for names in (("row", "row_text"), ("token", "text")))
     width, height = (max(120, min(640, 12 * len(names))) for names in (keys, queries))
-    shade = alt.Scale(type="sqrt", domain=[0, table["value"].max()], range=[0, 1])
+    shade = alt.Scale(type="sqrt", domain=[0, float(table["value"].to_numpy().max())], range=[0, 1])
     base = alt.Chart().mark_rect(color=HEAT).encode(
         x=alt.X("token:O", axis=token_axis(keys, width, -90), title="key"),
         y=alt.Y("row:O", axis=token_axis(queries, height, 0), title="query"),

@@ -66,7 +66,7 @@ def analyze(
     from floatscope.report.page import figure_page
 
     options = Options(detector, normalisation, seed)
-    settings = {} if alpha is None else {"alpha": alpha}
+    settings: dict[str, Any] = {} if alpha is None else {"alpha": alpha}
     unknown = settings.keys() - signature(ANALYSES.named(analysis).load("function")).parameters.keys()
     if unknown:
         raise UserError(f"--{unknown.pop()} is no setting of {analysis}; leave it out.")
