@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test quick fuzz faults bench lint
+.PHONY: demo test quick fuzz faults bench lint docs dist
 demo: $(INSTALLED)
 	$(BIN)/floatscope study demo --out runs/demo
 	@echo runs/demo/report.html
@@ -13,6 +13,19 @@ test: lint
 
 quick: $(INSTALLED)
 	$(BIN)/pytest -n 2 -m "not slow"
+
+docs: $(INSTALLED)
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky -b html docs dist/docs
+	@echo dist/docs/index.html
+
+# Wheel and sdist, the wheel installed into an environment of its own, and the demo run from there.
+dist: $(INSTALLED)
+	rm -rf dist/*.whl dist/*.tar.gz dist/clean
+	$(BIN)/hatchling build -d dist
+	ls -l dist/*.whl dist/*.tar.gz | awk '{printf "%s: %.1f MB\n", $$9, $$5 / 1e6}'
+	$(PYTHON) -m venv dist/clean/venv
+	dist/clean/venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd dist/clean && venv/bin/floatscope study demo --limit 10
 
 fuzz: $(INSTALLED)
 	$(BIN)/python -m tests.fuzz
@@ -33,7 +46,8 @@ lint: $(INSTALLED)
 	$(BIN)/deno lint
 
 $(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "floatscope needs Python 3.11 to 3.13: make PYTHON=python3.12 ...")'
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "floatscope needs Python 3.11 to 3.14: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . --group dev
 	touch $@

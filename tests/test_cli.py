@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 
+import polars as pl
 import pytest
 import torch
 import transformers
@@ -164,6 +166,15 @@ def test_families_lists_the_registry(monkeypatch, capsys):
 MISTAKES = {
     "unknown verb": (["tarce"], 'Did you mean "trace"'),
     "unknown model": (["check", "nosuch"], "no model at 'nosuch'"),
+    "a typo": (["trace", "twin-lada", "--question", "a", "--out", "OUT"], "did you mean 'twin-llada'?"),
+    "a typo among several": (
+        ["evaluate", "--model", "twin-arm", "--model", "twin-dreem", "--task", "nosuch.jsonl", "--out", "OUT"],
+        "did you mean 'twin-dream'?",
+    ),
+    "a question and a text": (
+        ["trace", "CHECKPOINT", "--question", "a", "--text", "b", "--out", "OUT"],
+        "or a text alone with --text",
+    ),
     "unknown flag": (["families", "--verbose"], "--verbose"),
     "no question": (["trace", "CHECKPOINT", "--question", " ", "--out", "OUT"], "question is empty"),
     "no document": (["trace", "CHECKPOINT", "--question", "a", "--doc", "no.txt", "--out", "OUT"], "cannot be read"),
@@ -338,3 +349,37 @@ def test_mistakes_in_explain_are_sentences(monkeypatch, capsys, checkpoint, argu
     arguments = [checkpoint / one if one == "a.txt" else one for one in arguments]
     code, _, told = run(monkeypatch, capsys, "explain", checkpoint, *arguments)
     assert code == 2 and sentence in told
+
+
+def test_trace_takes_a_text_as_it_stands_and_a_template(monkeypatch, capsys, tmp_path, checkpoint):
+    out = tmp_path / "t.safetensors"
+    assert run(monkeypatch, capsys, "trace", checkpoint, "--text", "the book was", "--length", 2, "--out", out)[0] == 0
+    trace = fs.Trace.load(out)
+    assert trace.texts is not None and list(trace.texts[:-2]) == ["<bos>", "the", "book", "was"]
+    (tmp_path / "mine.txt").write_text("the city : {documents}{text}{/documents}{question}")
+    call = ["trace", checkpoint, "--question", "who wrote the book ?", "--prompt", tmp_path / "mine.txt", "--raw"]
+    assert run(monkeypatch, capsys, *call, "--length", 2, "--out", out)[0] == 0
+    trace = fs.Trace.load(out)
+    assert trace.texts is not None and list(trace.texts[1:4]) == ["the", "city", ":"]
+
+
+def test_a_log_has_lines_of_progress_and_the_cost_of_traces(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("floatscope.cli.shared.SECONDS", 0.0)
+    call = ["evaluate", "--model", "twin-llada", "--task", "world", "--documents", 0, "--limit", 3, "--length", 2]
+    code, _, told = run(monkeypatch, capsys, *call, "--trace", 1, "--batch", 1, "--out", tmp_path / "run")
+    assert code == 0 and "floatscope: up to 1 answers are traced, and 1 more under each control" in told
+    assert re.search(r"floatscope: twin-llada.*: \d+ of \d+, 0:00:\d\d left", told)
+    assert re.search(r"\d traces \(0\.\d MB\) are in .*: floatscope analyze drift", told)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_printed_table_fits_the_terminal(width):
+    from floatscope.cli.analyzing import fitting
+
+    table = pl.DataFrame({"model": ["m"] * 20, **{f"column {k}": [k + 0.123456] * 19 + [0.0] for k in range(12)}})
+    lines = fitting(table, width).splitlines()
+    assert max(map(len, lines)) <= width and lines[0] == "model: m"
+    assert "8 more rows" in fitting(table, width)
+    shown = [name.strip() for name in re.findall(r"column \d+", lines[1])]
+    left = re.findall(r"column \d+", " ".join(lines[14:]))
+    assert shown + left == [f"column {k}" for k in range(12)] and "0.123" in lines[2]

@@ -3,8 +3,13 @@
     import floatscope as fs
 
     model = fs.load("path/or/hub-id")
-    trace = fs.trace(model, prompt_ids)
+    prompt = fs.build_prompt(model.tokenizer, "Who ...?", [fs.Document("title", "text", gold=True)])
+    trace = fs.trace(model, prompt)    # or token ids, or a text as it stands; or a list of these
     trace.received                     # [step, layer, token]
+    fs.analyze("drift", [trace])       # a table with controls, and its figure
+
+    run = fs.Run("runs/demo")          # the folder that `floatscope study demo` writes
+    run.results(), run.scores(), fs.analyze("drift", run.folder), fs.write_report(run)
 
 Everything loads on first use, so that `import floatscope` and `floatscope --help` are quick.
 """
@@ -12,9 +17,10 @@ Everything loads on first use, so that `import floatscope` and `floatscope --hel
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from floatscope.registry import NOTEBOOK_VIEWS
+from floatscope.registry import ELSEWHERE
 
 if TYPE_CHECKING:  # what type checkers read; at run time `_NAMES` says the same
+    from floatscope.analysis import analyze as analyze
     from floatscope.attribution import attribute as attribute
     from floatscope.canvas import Prompt as Prompt
     from floatscope.decoding import AutoregressiveSampler as AutoregressiveSampler
@@ -37,7 +43,10 @@ if TYPE_CHECKING:  # what type checkers read; at run time `_NAMES` says the same
     from floatscope.qa.prompts import build_prompt as build_prompt
     from floatscope.qa.samples import Document as Document
     from floatscope.qa.samples import Sample as Sample
+    from floatscope.qa.tasks import read_task as read_task
     from floatscope.report.view import show as show
+    from floatscope.study.reporting import write_report as write_report
+    from floatscope.study.store import Run as Run
     from floatscope.traces import Trace as Trace
     from floatscope.traces import import_reference as import_reference
     from floatscope.tracing import replay as replay
@@ -45,7 +54,7 @@ if TYPE_CHECKING:  # what type checkers read; at run time `_NAMES` says the same
 
 __version__ = "0.1.0"
 
-_NAMES = {  # in the order of the work: load, decode, trace, ask
+_NAMES = {  # in the order of the work: load, decode, trace, ask, study
     "models.loading": ("load",),
     "models.check": ("check",),
     "models.model": ("Model",),
@@ -59,16 +68,25 @@ _NAMES = {  # in the order of the work: load, decode, trace, ask
     "models.patching": ("patch",),
     "attribution": ("attribute",),
     "traces": ("Trace", "import_reference"),
+    "analysis": ("analyze",),
     "report.view": ("show",),
     "qa.samples": ("Sample", "Document"),
     "canvas": ("Prompt",),
     "qa.prompts": ("build_prompt", "build_canvas"),
+    "qa.tasks": ("read_task",),
     "qa": ("world",),
+    "study.store": ("Run",),
+    "study.reporting": ("write_report",),
     "errors": ("UserError",),
 }  # fmt: skip
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
-NOTEBOOK_VIEWS["Trace"] = "floatscope.report.player:trace_html"
+ELSEWHERE |= {
+    "load": "floatscope.models.loading:load",
+    "prompt": "floatscope.qa.prompts:text_prompt",
+    "player": "floatscope.report.player:trace_html",
+    "heatmap": "floatscope.analysis.heatmap:heatmap",
+}
 
 __all__ = list(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -20,9 +20,9 @@ from floatscope.errors import UserError
 
 EXTENSIONS = "FLOATSCOPE_EXTENSIONS"
 """Variable of the environment: Python files that add rows, separated as in PATH."""
-NOTEBOOK_VIEWS: dict[str, str] = {}
-"""How notebooks show an object, as "module:object" by the name of its class. The package's root fills it, so that a
-class shows itself without knowing who draws it."""
+ELSEWHERE: dict[str, str] = {}
+"""What a room may ask for without knowing who does it, as "module:object": "load" of a model's name, "prompt" of
+a text, "player" and "heatmap" of a trace. The package's root fills it."""
 Row = TypeVar("Row")
 _extended: set[str] = set()
 

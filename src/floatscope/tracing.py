@@ -56,8 +56,9 @@ def trace(
 ) -> list[Trace]:
     """Denoise (or, for an ARM, generate) and capture attention at every step.
 
-    prompts: a Prompt with regions, or token ids (a list, or an array [T] or [1, T]): one Trace; a list of them: a list
-    in order.
+    model: a loaded model, or its name.
+    prompts: a Prompt with regions, a text as it stands, or token ids (a list, or an array [T] or [1, T]): one Trace; a
+    list of them: a list in order.
     sampler: default: the model's own, `model.sampler()`.
     seeds: one per sample; default: the sampler's seed for each.
     keep: "compact", "groups" (attention by row group at token resolution), "heads" (every head), or "matrices"
@@ -156,7 +157,7 @@ def trace(
             arrays=arrays
             | {name: getattr(generation, name) for name in ("tokens", "state") if name in names}
             | considered,
-            metadata=table | _passing_texts(model, generation, considered),
+            metadata=_texts(model, generation, considered) | table,
             edits=tuple(asdict(edit) for edit in own),
         ).validate()
         for sample, (canvas, generation, (arrays, qk_steps), seed, table, own) in enumerate(
@@ -166,14 +167,17 @@ def trace(
     ]
 
 
-def _passing_texts(model: Model, generation: Generation, considered: Arrays) -> dict[str, Any]:
-    """Texts of tokens that slots held and did not keep, or might have taken, by id: the canvas does not tell them."""
+def _texts(model: Model, generation: Generation, considered: Arrays) -> dict[str, Any]:
+    """What the answer says, and by id the tokens that slots held and did not keep, or might have taken."""
+    if model.tokenizer is None:
+        return {}
+    told: dict[str, Any] = {"prediction": model.text(generation.answer)}
     held = {*generation.tokens[generation.state == COMMITTED].tolist()}
     held |= {*considered.get("candidate_tokens", np.zeros(0)).ravel().tolist()}
     held -= {-1, *generation.canvas.tolist()}
-    if model.tokenizer is None or not held:
-        return {}
-    return {"passing_texts": dict(zip(map(str, held), model.token_texts(np.array([*held])), strict=True))}
+    if held:
+        told["passing_texts"] = dict(zip(map(str, held), model.token_texts(np.array([*held])), strict=True))
+    return told
 
 
 def cut(arrays: Arrays, tokens: int, slots: int) -> Arrays:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -118,6 +119,8 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
     assert "missing tensors model.layers.1.self_attn.q_proj.weight" in missing
     surplus = refused(rewrite(tmp_path / "b", lambda tensors: tensors.update({f"{block}.gate.weight": np.ones(3)})))
     assert f"surplus tensors {block}.gate.weight" in surplus
+    (tmp_path / "mine.toml").write_text(f"base = 'llada'\ndrop = ['{re.escape(block)}[.]gate[.]']\n")
+    assert fs.load(tmp_path / "b", family=tmp_path / "mine.toml").layers == SHAPE.layers
     square = {f"{block}.up_proj.weight": np.ones((4, 4))}
     shape = refused(rewrite(tmp_path / "c", lambda tensors: tensors.update(square)))
     assert "tensors of another shape model.layers.1.mlp.up_proj.weight" in shape
@@ -283,3 +286,16 @@ def test_loading_leaves_the_logging_of_transformers_as_it_was(llada: Path) -> No
     fs.load(llada)
     refused(llada, family="dream")
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+
+
+@pytest.mark.parametrize(
+    ("model_type", "told"),
+    [("llada_v3", "did you mean 'llada'?"), ("my-sdar-chat", "did you mean 'sdar'?"), ("mystery", "unknown family")],
+)
+def test_a_family_is_suggested_where_none_is_known(llada: Path, model_type: str, told: str) -> None:
+    config = json.loads((llada / "config.json").read_text())
+    config |= {"model_type": model_type, "architectures": ["MineLM"], "auto_map": {}}
+    (llada / "config.json").write_text(json.dumps(config))
+    sentence = refused(llada)
+    assert told in sentence and "its tensors are called as those of llada" in sentence
+    assert ("did you mean" in sentence) == (model_type != "mystery")

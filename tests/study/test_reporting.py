@@ -89,3 +89,13 @@ def test_the_player_has_every_condition_that_was_traced(tmp_path):
     run = run_study(study, tmp_path / "run").run
     assert len(run.traces()) == 2
     assert [trace.metadata["condition"] for trace in gather(run, {}).traces] == ["documents/0", "documents/3"]
+
+
+def test_a_run_shows_itself_and_its_report_by_its_folder(outcome):
+    run = Run(outcome.run.folder)
+    rows = run.results()
+    assert (
+        f"2 models, 2 tasks, {rows['condition'].n_unique()} conditions, {rows.height} of {rows.height} units"
+        in repr(run)
+    )
+    assert write_report(str(run.folder)) == run.folder / "report.html"

@@ -145,3 +145,51 @@ def test_columns_that_nobody_sees_are_refused(seen):
     trace = to_trace(full_run())
     with pytest.raises(UserError, match="no row sees a column"):
         _ = to_trace(full_run(), arrays={**trace.arrays, "seen_by": np.full_like(trace.seen_by, seen)}).visible
+
+
+def test_xarray_has_coordinates_on_every_axis():
+    pytest.importorskip("xarray")
+    trace = to_trace(full_run())
+    data = trace.to_xarray()
+    assert set(data.dims) == set(data.indexes)
+    by_region = data["received"].isel(step=1).sel(layer=2).groupby("region").sum()
+    for label in trace.region_labels:
+        spans = [trace.received[1, 2, one.start : one.stop].sum() for one in trace.regions if one.label == label]
+        assert float(by_region.sel(region=label)) == pytest.approx(sum(spans), rel=1e-5)
+    assert data["position"].values.tolist() == trace.slots.tolist()
+
+
+def test_a_frame_has_a_row_per_entry_with_names():
+    trace = to_trace(full_run())
+    table = trace.frame("received", "received_answer")
+    assert table.columns == ["step", "layer", "token", "text", "region", "received", "received_answer"]
+    assert table.height == trace.received.size
+    for row in (0, 17, table.height - 1):
+        step, layer, token, text, region, received, _ = table.row(row)
+        assert received == trace.received[step, layer, token] and text == trace.texts_or_ids[token]
+        assert any(one.label == region and one.start <= token < one.stop for one in trace.regions)
+    assert trace.frame().columns[-1] == "received"
+    named = trace.frame("region_attention").filter(group="answer:masked", column="evidence")
+    np.testing.assert_array_equal(named["region_attention"], trace.region_attention[:, :, :, 5, 6].ravel())
+    slots = trace.frame("commit_entropy")
+    assert slots["token"].unique(maintain_order=True).to_list() == trace.slots.tolist()
+    with pytest.raises(UserError, match="'group_rows' has the axes step, group and 'received' step, layer, token"):
+        trace.frame("received", "group_rows")
+    with pytest.raises(UserError, match="did you mean 'received'"):
+        trace.frame("recieved")
+
+
+def test_a_frame_is_plain_in_pandas():
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    table = to_trace(full_run()).frame().to_pandas()
+    assert [kind.kind for kind in table[["step", "layer", "token", "received"]].dtypes] == ["i", "i", "i", "f"]
+    assert pandas.api.types.is_string_dtype(table["text"]) and table.pivot_table(
+        index="step", columns="region", values="received", aggfunc="sum"
+    ).shape == (4, 6)
+
+
+def test_arrays_are_among_the_names_that_an_editor_offers():
+    trace = to_trace(full_run())
+    assert {*trace.arrays, "steps", "frame", "prediction"} <= set(dir(trace))
+    assert trace.prediction is None and to_trace(full_run(), metadata={"prediction": "Ada"}).prediction == "Ada"

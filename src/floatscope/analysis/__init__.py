@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from floatscope.analysis.reading import find_traces, of_conditions, split_controls
 from floatscope.analysis.results import Controls, Options, Result
 from floatscope.registry import Registry, load_object
 from floatscope.traces import Trace
@@ -68,12 +70,21 @@ ANALYSES: Registry[Analysis] = Registry(
 
 def analyze(
     name: str,
-    traces: Iterable[Trace],
+    traces: Iterable[Trace] | str | Path,
     options: Options | None = None,
     controls: Controls | None = None,
+    condition: str | None = None,
     **settings: Any,
 ) -> Result:
-    """Run an analysis by name; `settings` are its own parameters (such as `alpha` of flow)."""
+    """Run an analysis by name: tables with controls, and its figure, which a notebook shows.
+
+    traces: a list of them; or a run, a folder or a file, whose control passes are used as controls.
+    condition: of a run that has traces of several. `settings` are the analysis's own (such as `alpha` of flow).
+    """
+    if isinstance(traces, str | Path):
+        files = of_conditions(find_traces(traces), () if condition is None else (condition,))
+        traces, found = split_controls(files)
+        controls = controls or found
     return ANALYSES.named(name).load("function")(traces, options or Options(), controls or Controls(), **settings)
 
 

@@ -20,7 +20,7 @@ from floatscope.analysis.drawing import Chart, Plot, arrange
 from floatscope.analysis.palette import CONFIG, DARK
 from floatscope.analysis.results import Result
 from floatscope.errors import UserError
-from floatscope.files import replace_bytes
+from floatscope.files import replace_bytes, write_errors
 
 Theme = Literal["light", "dark"]
 FORMATS = ("svg", "pdf", "png")
@@ -31,7 +31,7 @@ _UNDRAWABLE = "[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\u2028\u2029]"
 _OF_TWO_HALVES = "[\U00010000-\U0010ffff]"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Figure:
     """What an analysis shows: a chart, its table, what to see in it and what this run's numbers say."""
 
@@ -53,6 +53,9 @@ class Figure:
     subtitle: str = ""
     """A few words that a drawing needs where it stands without its caption."""
 
+    def __repr__(self) -> str:
+        return f"Figure({self.name!r}, {self.title!r})"
+
     def spec(self, theme: Theme = "light") -> dict[str, Any]:
         """The chart as Vega-Lite, with the title above it, in the colours of a theme."""
         spec = dict(self.chart if isinstance(self.chart, dict) else self.chart.to_dict())
@@ -68,13 +71,18 @@ class Figure:
         return self._converted("svg", theme)
 
     def save(self, stem: str | Path, formats: Sequence[str] = ("svg",), theme: Theme = "light") -> list[Path]:
-        """Write `stem.svg` and so on; for a page that reacts to the reader see `floatscope.report.page.figure_page`."""
+        """Write `stem.svg` and so on, in a folder that is made if needed.
+
+        For a page that reacts to the reader see `floatscope.report.page.figure_page`.
+        """
         paths = []
         for name in formats:
             if name not in FORMATS:
                 raise UserError(f"There is no figure format {name!r}; known are {', '.join(FORMATS)}.")
             content = self._converted(name, theme)
             paths.append(Path(f"{stem}.{name}"))
+            with write_errors(paths[-1]):
+                paths[-1].parent.mkdir(parents=True, exist_ok=True)
             replace_bytes(paths[-1], content.encode() if isinstance(content, str) else content)
         return paths
 

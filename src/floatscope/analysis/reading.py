@@ -52,7 +52,7 @@ def of_conditions(files: TraceFiles, wanted: Iterable[str] = ()) -> TraceFiles:
     if not wanted and len(known) > 1:
         raise UserError(
             f"The traces are of {len(known)} conditions ({', '.join(name or 'unnamed' for name in known)}); say which "
-            "with --condition, once for each: they are measured apart."
+            "with --condition (from Python: condition=...): they are measured apart."
         )
     for name in wanted:
         if name not in known:

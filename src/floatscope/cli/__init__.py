@@ -11,11 +11,11 @@ from cyclopts import App, CycloptsError, Parameter, Token, convert
 
 from floatscope import __version__
 from floatscope.cli.analyzing import analyze, view
-from floatscope.cli.evaluation import evaluate, failures, table
+from floatscope.cli.evaluation import compare, evaluate, failures, table
 from floatscope.cli.explaining import explain
 from floatscope.cli.loaded import check, families, serve, trace
 from floatscope.cli.shared import one_line
-from floatscope.cli.studies import merge, report, study, submit
+from floatscope.cli.studies import merge, push, report, study, submit
 from floatscope.cli.training import adapt, pull, train
 from floatscope.errors import UserError, plain_warnings
 
@@ -37,8 +37,8 @@ app = App(
     help_epilogue="Start with: floatscope study demo; floatscope serve; floatscope trace MODEL --question 'Who ...?'",
     suppress_keyboard_interrupt=False,
 )
-VERBS = (study, submit, merge, report, serve, evaluate, table, failures, trace, view, explain, analyze, check)
-for verb in (*VERBS, families, train, pull, adapt):
+VERBS = (study, submit, merge, report, serve, evaluate, table, compare, failures, trace, view, explain, analyze, check)
+for verb in (*VERBS, families, train, pull, push, adapt):
     # By its name: a verb's flags are made when it is called, since they may come from registries.
     app.command(f"{verb.__module__}:{verb.__name__}", help=verb.__doc__)
 app.command(

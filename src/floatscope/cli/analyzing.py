@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -58,9 +59,6 @@ def analyze(
     theme
         Colours of the figure.
     """
-    import polars
-    from rich.console import Console
-
     from floatscope.analysis import ANALYSES, Options, draw, draw_traces
     from floatscope.analysis import analyze as run
     from floatscope.analysis.reading import find_traces, of_conditions, split_controls
@@ -68,7 +66,7 @@ def analyze(
     from floatscope.report.page import figure_page
 
     options = Options(detector, normalisation, seed)
-    settings = {} if alpha is None else {"alpha": alpha}
+    settings: dict[str, Any] = {} if alpha is None else {"alpha": alpha}
     unknown = settings.keys() - signature(ANALYSES.named(analysis).load("function")).parameters.keys()
     if unknown:
         raise UserError(f"--{unknown.pop()} is no setting of {analysis}; leave it out.")
@@ -85,12 +83,39 @@ def analyze(
         paths += figure.save(out / figure.name, ("svg", "pdf"), theme)
         paths.append(out / f"{figure.name}.html")
         replace_text(paths[-1], figure_page(figure, theme))
-    with polars.Config(tbl_width_chars=Console().width, tbl_cols=-1, tbl_hide_dataframe_shape=True, tbl_rows=12):
-        print(printable(str(result.table)))
+    print(printable(fitting(result.table)))
     for note in result.notes:
         print(one_line(f"note: {note}"))
     for path in paths:
         print(path)
+
+
+ROWS = 12
+"""Of a table that is printed; all are in its file."""
+
+
+def fitting(table: Any, width: int | None = None) -> str:
+    """The first rows of a table as text that fits the terminal; what is the same in all rows stands once, above it."""
+    from rich.console import Console
+
+    from floatscope.analysis.figure import number_text
+
+    width = width or Console().width
+    same = [name for name in table.columns if table.height > 1 and table[name].n_unique() == 1]
+    shown = table.drop(same).head(ROWS)
+    kept: list[list[str]] = []
+    for column in shown:
+        cells = [number_text(one) if isinstance(one, float) else "–" if one is None else str(one) for one in column]
+        cells = [one if len(one) <= 24 else f"{one[:23]}…" for one in (column.name, *cells)]
+        wide = max(map(len, cells))
+        if sum(len(one[0]) + 2 for one in kept) + wide > width:
+            break
+        kept.append([one.rjust(wide) if column.dtype.is_numeric() else one.ljust(wide) for one in cells])
+    above = [f"{name}: {one_line(str(table[name][0]))}" for name in same if table[name][0] not in (None, "")]
+    left_out = [*([f"{table.height - ROWS} more rows"] if table.height > ROWS else []), *shown.columns[len(kept) :]]
+    lines = ["  ".join(cells).rstrip() for cells in zip(*kept, strict=True)]
+    notes = [f"also in the table: {', '.join(left_out)}"] if left_out else []
+    return "\n".join([*textwrap.wrap("; ".join(above), width), *lines, *(textwrap.wrap("; ".join(notes), width))])
 
 
 def view(*traces: Path, out: Path | None = None) -> int:

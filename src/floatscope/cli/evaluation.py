@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from floatscope.cli.shared import LoadFlags
-from floatscope.cli.studies import UNDIVIDED, DivisionFlags, exit_code, run_shown
+from floatscope.cli.studies import UNDIVIDED, DivisionFlags, exit_code, refuse_unknown_models, run_shown
 from floatscope.errors import UserError
 from floatscope.registry import did_you_mean
 
@@ -117,6 +117,26 @@ def table(run: Path, /, *, format: Literal["markdown", "latex", "csv"] = "markdo
     return exit_code(found)
 
 
+def compare(first: Path, second: Path, /) -> int:
+    """Put two runs side by side, paired by unit: what was set otherwise, what changed, which samples turned.
+
+    Example: floatscope compare runs/before runs/after
+
+    Parameters
+    ----------
+    first
+        A run folder.
+    second
+        Another one, with some of the same models, tasks, conditions and samples. Where each has one model, its name
+        does not matter.
+    """
+    from floatscope.study.comparing import comparison_text
+    from floatscope.study.store import Run
+
+    print(comparison_text(Run(first), Run(second)))
+    return 0
+
+
 def failures(
     run: Path,
     /,
@@ -201,6 +221,7 @@ def ask(name: str, asking: Asking, curves: list[Curve], edits: tuple[str, ...] =
         prompt=PromptPlan(asking.prompt, asking.raw),
         edits=edits,
     )
+    refuse_unknown_models(study)
     return run_shown(study, asking.out, asking.retry, asking.where.division)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,7 +90,7 @@ def explain(
     told = run(case, method, support=True, **options)
     _show(case, told, [document.title or path.stem for document, path in zip(documents, doc, strict=True)])
     if out is not None and isinstance(found, Trace):
-        replace(found, metadata={**found.metadata, "prediction": told.answer}).save(out)
+        found.save(out)
         print(f"{out}: its trace; open it with floatscope.Trace.load")
     return 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,11 +20,14 @@ if TYPE_CHECKING:
 def trace(
     model: str,
     *,
-    question: str,
+    question: str = "",
+    text: str = "",
     doc: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=False)] = (),
     gold: Annotated[tuple[int, ...], Parameter(negative="", consume_multiple=False)] = (),
     answer: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)] = (),
     replay: str | None = None,
+    prompt: str = "default",
+    raw: Annotated[bool, Parameter(negative="")] = False,
     out: Path,
     settings: flags.SamplerFlags | None = None,
     keep: Literal["compact", "rollout", "groups", "heads", "matrices"] = "compact",
@@ -41,6 +43,8 @@ def trace(
         A folder, a .gguf file or a hub id.
     question
         The question to answer.
+    text
+        In place of a question, a text that the model is shown as it stands, without template or chat markup.
     doc
         A text file to show before the question; repeat for more. A first line that ends in a colon is its title.
     gold
@@ -49,36 +53,47 @@ def trace(
         A right answer; repeat for more. Gives the mark "gold_answer" inside gold documents.
     replay
         A text that the answer takes instead of the model's own, token by token (with --order and --tokens-per-step as you like); begin it with a blank where a word follows one.
+    prompt
+        How question and documents become text: default, paper, or the path of a template of your own.
+    raw
+        Leave out the chat template, where the tokenizer has one.
     out
         Where the trace goes; its folder must exist.
     keep
         How much to keep: compact, rollout (over the layers, to regions), groups (rows by region at token resolution), heads (every head), matrices (all, for small canvases).
     """  # noqa: E501  an example must stay on one line to be copied
     from floatscope.files import writable
-    from floatscope.qa.prompts import build_prompt, unknown_tokens
+    from floatscope.qa.prompts import build_canvas, build_prompt, text_prompt, unknown_tokens
+    from floatscope.qa.templates import read_template
     from floatscope.tracing import trace as run
 
+    if bool(question) == bool(text) or (text and (doc or raw or prompt != "default")):
+        raise UserError("Give a question, with --doc, --prompt and --raw as you like, or a text alone with --text.")
     documents = read_documents(doc, gold)
-    for text in (question, *answer, replay or ""):
+    for given in (question, text, *answer, replay or ""):
         try:
-            text.encode()  # bytes of another encoding come as lone surrogates, which no tokenizer takes
+            given.encode()  # bytes of another encoding come as lone surrogates, which no tokenizer takes
         except UnicodeEncodeError as error:
-            raise UserError(f"{text!r} is not UTF-8 text: check the encoding of your terminal") from error
+            raise UserError(f"{given!r} is not UTF-8 text: check the encoding of your terminal") from error
     writable(out)
     loaded = loading.load(model)
     if loaded.tokenizer is None:
         raise UserError(f"{model} has no tokenizer beside its weights, so text cannot be read: add tokenizer.json")
-    prompt = build_prompt(loaded.tokenizer, question, documents, answer, slots=replay)
+    if text:
+        shown = text_prompt(loaded, text) if replay is None else build_canvas(loaded, text, replay)
+    else:
+        template = read_template(prompt, loaded.family.name)
+        shown = build_prompt(loaded.tokenizer, question, documents, answer, template=template, raw=raw, slots=replay)
     told = {key: value for key, value in ({} if settings is None else vars(settings)).items() if value is not None}
     wishes = {"order": "left-to-right", "tokens_per_step": 1} if replay else {}
-    how = loaded.sampler(wishes, **({} if prompt.slots is None else {"length": len(prompt.slots)}) | told)
-    if unknown := unknown_tokens(loaded.tokenizer, prompt):
+    how = loaded.sampler(wishes, **({} if shown.slots is None else {"length": len(shown.slots)}) | told)
+    if unknown := unknown_tokens(loaded.tokenizer, shown):
         warnings.warn(
-            f"{unknown} of the {len(prompt.ids)} tokens of the prompt are not in the vocabulary of {model}: it reads "
+            f"{unknown} of the {len(shown.ids)} tokens of the prompt are not in the vocabulary of {model}: it reads "
             "them as unknown.",
             stacklevel=2,
         )
-    known = {"sample": question, "answers": answer}
+    known = {"sample": question or text, "answers": answer}
     with progress_bar() as progress:
         task = progress.add_task("generating" if loaded.family.is_arm else "denoising", total=None)
 
@@ -87,12 +102,10 @@ def trace(
                 progress.update(task, total=how.step_bounds(int(step.given.positions[0, 0]), loaded.block)[1])
             progress.advance(task)
 
-        [found] = run(loaded, [prompt], how, keep=keep, metadata=known, on_step=advance, replay=replay is not None)
+        [found] = run(loaded, [shown], how, keep=keep, metadata=known, on_step=advance, replay=replay is not None)
         progress.update(task, total=found.steps)  # it may have ended early
-    prediction = loaded.text(found.answer)
-    found = replace(found, metadata={**found.metadata, "prediction": prediction})
     found.save(out)
-    print(f"answer: {prediction!r}")
+    print(f"answer: {found.prediction!r}")
     _show_trace(found, out)
 
 

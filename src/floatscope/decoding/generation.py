@@ -17,12 +17,13 @@ from floatscope.canvas import MASKED, Ids, Prompt
 from floatscope.decoding.settings import require_seed
 from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step
 from floatscope.errors import UserError
+from floatscope.registry import ELSEWHERE, load_object
 
 P = ParamSpec("P")
 D = TypeVar("D", contravariant=True)
 R = TypeVar("R")
-AnyPrompt = Prompt | Sequence[int] | NDArray[Any] | Tensor
-"""A Prompt, or its token ids: a list, or an array [T] or [1, T]."""
+AnyPrompt = Prompt | str | Sequence[int] | NDArray[Any] | Tensor
+"""A Prompt, a text as it stands, or token ids: a list, or an array [T] or [1, T]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,23 +55,25 @@ class Generation:
 
 
 class OneOrMany(Protocol[D, P, R]):
-    """A function of prompts: one Prompt, or its token ids, gives one result; a list of them gives a list in order."""
+    """A function of prompts: one Prompt, a text or token ids give one result; a list of them gives a list in order.
+
+    `model` may be its name, as `fs.load` takes it: it is loaded for this call.
+    """
 
     @overload
-    def __call__(self, model: D, prompts: AnyPrompt, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def __call__(self, model: D | str, prompts: AnyPrompt, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
-    def __call__(self, model: D, prompts: Sequence[AnyPrompt], *args: P.args, **kwargs: P.kwargs) -> list[R]: ...
+    def __call__(self, model: D | str, prompts: Sequence[AnyPrompt], *args: P.args, **kwargs: P.kwargs) -> list[R]: ...
 
 
 def one_or_many(run: Callable[Concatenate[D, list[Prompt], P], list[R]]) -> OneOrMany[D, P, R]:
-    """Let a function of a list of prompts take one prompt too, and token ids for either."""
+    """Let a function of a list of prompts take one prompt too, texts and token ids for them, and a model's name."""
 
     @wraps(run)
-    def call(model: D, prompts: Any, *args: P.args, **kwargs: P.kwargs) -> R | list[R]:
-        if isinstance(model, str):
-            raise UserError(f"{model!r} is the name of a model, not a model: load it first, with fs.load({model!r}).")
-        read, single = read_prompts(prompts, getattr(getattr(model, "config", None), "bos_token_id", None))
-        results = run(model, read, *args, **kwargs)
+    def call(model: D | str, prompts: Any, *args: P.args, **kwargs: P.kwargs) -> R | list[R]:
+        loaded: Any = load_object(ELSEWHERE["load"])(model) if isinstance(model, str) else model
+        read, single = read_prompts(prompts, loaded)
+        results = run(loaded, read, *args, **kwargs)
         return results[0] if single else results
 
     return cast(OneOrMany[D, P, R], call)
@@ -88,8 +91,9 @@ def generate(
 ) -> list[Generation]:
     """Fill the answer slots of each prompt, which follow it or stand where it says.
 
-    `prompts`: one Prompt, or its token ids (a list, or an array [T] or [1, T]), gives one Generation; a list of them
-    gives a list in order, each sample as it would be alone.
+    `denoiser`: a loaded model, or its name.
+    `prompts`: one Prompt, a text as it stands, or token ids (a list, or an array [T] or [1, T]), gives one Generation;
+    a list of them gives a list in order, each sample as it would be alone.
     `sampler`: default: the model's own.
     `seeds`: one per sample; without them all have the sampler's, so that a sample's place does not matter.
     `on_step` sees each Step as it is made. Mask tokens inside a prompt are context: only slots are filled.
@@ -185,20 +189,23 @@ def fill(
     return generations
 
 
-def read_prompts(prompts: Any, bos_id: int | None = None) -> tuple[list[Prompt], bool]:
-    """Prompts as such, and whether one was given rather than a list; `bos_id` tells the bos among bare token ids."""
-    kinds = (Prompt, list, tuple, np.ndarray, Tensor)
+def read_prompts(prompts: Any, model: Any = None) -> tuple[list[Prompt], bool]:
+    """Prompts as such, and whether one was given rather than a list; the model knows its bos, and reads texts."""
+    kinds = (Prompt, str, list, tuple, np.ndarray, Tensor)
+    bos_id = getattr(getattr(model, "config", None), "bos_token_id", None)
     listed = isinstance(prompts, list | tuple) and any(isinstance(entry, kinds) for entry in prompts)
     read = []
     for number, given in enumerate(prompts if listed else [prompts]):
         if not isinstance(given, kinds):
             raise UserError(
-                "A prompt must be a Prompt or token ids (a list, numpy array or torch tensor), got"
-                f" {type(given).__name__}: tokenize text first, and pass the input_ids alone."
+                "A prompt must be a Prompt, a text, or token ids (a list, numpy array or torch tensor), got"
+                f" {type(given).__name__}: of what a tokenizer gives, pass the input_ids alone."
             )
         if isinstance(given, np.ndarray | Tensor) and given.ndim == 2 and len(given) > 1:
             raise UserError(f"An array of {len(given)} prompts is no list of them: give list(array).")
         try:
+            if isinstance(given, str):
+                given = load_object(ELSEWHERE["prompt"])(model, given)
             read.append(given if isinstance(given, Prompt) else Prompt.bare(given, bos_id))
         except UserError as error:
             raise UserError(f"Prompt {number}: {error}.") from error

@@ -135,10 +135,9 @@ def _run(number: int, run: Live, request: Request, emit: Emit) -> None:
         edits=run.edits,
     )
     seconds = time.perf_counter() - started
-    prediction = model.text(found.answer)
-    known: dict[str, Any] = {"question": request.question, "answers": request.answers, "prediction": prediction}
+    known: dict[str, Any] = {"question": request.question, "answers": request.answers}
     if request.answers:
-        known["accuracy"] = accuracy(prediction, request.answers)
+        known["accuracy"] = accuracy(found.prediction or "", request.answers)
     found = replace(found, model=run.name, metadata=dict(found.metadata) | known)
     emit({"event": "finished", "run": number, "data": run_data(found), "seconds": round(seconds, 3)})
     with TemporaryDirectory() as folder:  # nothing of it stays on the server

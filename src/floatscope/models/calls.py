@@ -56,7 +56,10 @@ def refuse_mismatch(path: Path, info: Mapping[str, Any]) -> None:
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
             problems.append(f"{label} {', '.join(names[:4])}{more}")
     if problems:
-        raise UserError(f"{path} does not fit its family: {'; '.join(problems)}; name another family if it is wrong")
+        raise UserError(
+            f"{path} does not fit its family: {'; '.join(problems)}; name another family if it is wrong, or "
+            "declare one in a TOML file (keys maps names, drop leaves surplus tensors out: docs/howto/families.md)"
+        )
 
 
 def refuse_layers(path: Path, layers: int, tensors: int) -> None:

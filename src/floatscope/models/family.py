@@ -47,6 +47,8 @@ class Family:
     """Regular expressions on tensor names, and what their match becomes; only the first that matches is used. Several
     names: the tensor is split among them along its first axis, each as long as the backbone's own. What is held expert
     by expert is stacked by the backbone's class."""
+    drop: tuple[str, ...] = ()
+    """Regular expressions on tensor names: what matches is left out, where the backbone has no place for it."""
     config: Mapping[str, str] = field(default_factory=dict)
     """Config fields of the checkpoint's dialect, and the transformers names they become."""
     requires: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +65,7 @@ class Family:
             raise UserError(f"family {self.name}: the sampler has no name, such as llada or autoregressive")
         if self.is_arm and self.visibility != CAUSAL:
             raise UserError(f"family {self.name}: logits next need causal visibility, not {self.visibility}")
-        for pattern, names in ({self.tensors: ""} | dict(self.keys)).items():
+        for pattern, names in (dict.fromkeys((self.tensors, *self.drop), "") | dict(self.keys)).items():
             try:
                 for name in (names,) if isinstance(names, str) else names:
                     re.compile(f"(?:{pattern})|").sub(name, "")  # an empty match tries the replacement's groups
@@ -83,6 +85,10 @@ class Family:
         usual = self.sampler if name == self.sampler["name"] else {}
         own = {setting: value for setting, value in usual.items() if setting not in ("name", *(wishes or ()))}
         return make_sampler(name, wishes, **own | given)
+
+    def drops(self, tensor: str) -> bool:
+        """Whether a tensor of the checkpoint may be left out."""
+        return any(re.search(pattern, tensor) for pattern in self.drop)
 
     def backbone_names(self, tensor: str) -> list[str]:
         """What the backbone calls a tensor of the checkpoint; several where it is split."""

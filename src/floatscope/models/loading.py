@@ -25,7 +25,7 @@ from floatscope.models.families import get_family
 from floatscope.models.family import Family
 from floatscope.models.gguf import load_gguf
 from floatscope.models.model import Model
-from floatscope.models.pulling import HUB_PATTERNS, find_parent
+from floatscope.models.pulling import HUB_PATTERNS, find_parent, refuse_unknown
 from floatscope.models.recognising import recognise
 from floatscope.models.shipped import UNTRAINED, shipped
 from floatscope.models.tokenizer import load_tokenizer
@@ -41,6 +41,7 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 def load(
     source: str | Path,
     *,
+    revision: str | None = None,
     family: str | Path | Family | None = None,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
@@ -54,6 +55,7 @@ def load(
     source: a folder (a checkpoint, or an adapter beside its parent's name), a .gguf file, a twin that comes with the
     package ("twin-llada", "twin-llada-untrained", ...), a pulled parent ("smollm2-135m") or a fork of it
     ("smollm2-dream", "smollm2-dream-untrained", ...), or a hub id (the only thing that is ever downloaded).
+    revision: of a hub id: a branch, a tag or a commit; default: its main branch.
     family: a registered name or a TOML file; recognised from config.json and the tensors when left out.
     dtype: "float32", "bfloat16", ...; default: float32 on a CPU, the checkpoint's own elsewhere.
     device, device_map: where the weights go; device_map needs nothing else.
@@ -63,7 +65,7 @@ def load(
     """
     if device is not None and device_map is not None:
         raise UserError("give device or device_map, not both")
-    place = locate(source)
+    place = locate(source, revision)
     path, fork = place.weights, place.fork
     target = _device(device)
     on_cpu = device_map is None and (target is None or target.type == "cpu")
@@ -156,10 +158,10 @@ class Place:
         return found + (adapter_files(self.adapter) if self.adapter else [])
 
 
-def locate(source: str | Path) -> Place:
-    """The checkpoint of a source, or its adapter and its parent."""
+def locate(source: str | Path, revision: str | None = None) -> Place:
+    """The checkpoint of a source, or its adapter and its parent; `revision`: of a hub id."""
     trained = before_training(source)
-    path = resolve(trained or source)
+    path = resolve(trained or source, revision)
     if not is_adapter(path):
         return Place(str(source), untrained_twin(path) if trained else path)
     fork = read_fork(path)
@@ -180,25 +182,27 @@ def before_training(source: str | Path) -> str | None:
     return name if name in shipped() or of_adapter else None
 
 
-def resolve(source: str | Path) -> Path:
+def resolve(source: str | Path, revision: str | None = None, download: bool = True) -> Path:
     """The local folder or file of a checkpoint or an adapter; a hub id is downloaded into the hub's cache."""
-    if (found := shipped().get(str(source)) or find_parent(str(source))) is not None:
-        return found
+    refuse_unknown(str(source))
     path = Path(source).expanduser()
-    if path.is_dir() or (path.suffix == ".gguf" and path.is_file()):
-        return path
-    if path.is_file():
+    found = shipped().get(str(source)) or find_parent(str(source)) or (path if path.exists() else None)
+    if found is not None and revision is not None:
+        raise UserError(f"{source} is on this machine, and only a hub id has revisions: leave {revision!r} out")
+    if found is not None and (found.is_dir() or found.suffix == ".gguf"):
+        return found
+    if found is not None:
         raise UserError(f"{source} is a file: give the folder with config.json and *.safetensors, or a .gguf file")
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)) is None or str(source).startswith("."):
-        raise UserError(f"no model at {source!r}: give a folder, a .gguf file or a hub id such as owner/name")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(str(source), allow_patterns=HUB_PATTERNS))
+        wanted: dict[str, Any] = {"revision": revision, "allow_patterns": HUB_PATTERNS}
+        return Path(snapshot_download(str(source), local_files_only=not download, **wanted))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"no folder {source!r} here, and the hub did not give it: {reason}") from error
+        at = "" if revision is None else f" at revision {revision!r}"
+        raise UserError(f"no folder {source!r} here, and the hub did not give it{at}: {reason}") from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -286,7 +290,8 @@ def _load_safetensors(path: Path, config: Mapping[str, Any], family: Family, com
             path, config=made, use_safetensors=True, trust_remote_code=False, local_files_only=True,
             output_loading_info=True, ignore_mismatched_sizes=True, key_mapping=renamed or None, **common,
         )  # fmt: skip
-    refuse_mismatch(path, info)
+    dropped = {other for name, others in new.items() if family.drops(name) for other in (name, *others)}
+    refuse_mismatch(path, {**info, "unexpected_keys": {*(info.get("unexpected_keys") or ())} - dropped})
     return backbone
 
 

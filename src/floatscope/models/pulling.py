@@ -14,6 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,7 @@ from urllib.request import Request, urlopen
 from floatscope.cache import cache_folder
 from floatscope.errors import UserError
 from floatscope.files import file_hash, making_folder, read_json, replace_json
+from floatscope.models.shipped import UNTRAINED, shipped
 
 Source = Literal["hub", "pypi"]
 Progress = Callable[[str, int, int], None]
@@ -91,6 +93,20 @@ def find_parent(name: str) -> Path | None:
             f"adapters were trained on, or `floatscope pull {name}` for the original ones from the hub"
         )
     return parent_folder(name)
+
+
+def refuse_unknown(source: str) -> None:
+    """Refuse a name that is no model of ours, no path and no hub id, with the nearest one, before anything loads."""
+    own = [*shipped(), *PARENTS]
+    known = {*own, *(f"{name}-{UNTRAINED}" for name in shipped())}
+    if source in known or any(
+        Path(one).expanduser().exists() for one in (source, source.removesuffix(f"-{UNTRAINED}"))
+    ):
+        return
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", source) is None or source.startswith("."):
+        near = get_close_matches(source, known, n=1, cutoff=0.6)
+        told = f"did you mean {near[0]!r}? Known are {', '.join(own)}; or " if near else ""
+        raise UserError(f"no model at {source!r}: {told}give a folder, a .gguf file or a hub id such as owner/name")
 
 
 def pulled_source(folder: Path) -> Source | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from floatscope.errors import UserError
@@ -52,9 +53,23 @@ def recognise(
         if native is not None:
             return native
     raise UserError(
-        f"{source}: unknown family ({found}); {WHY_NOT.get(str(model_type).lower(), '')}supported are "
-        f"{', '.join(FAMILIES)}; pass one of them by name, or declare your own in a TOML file (docs/howto/families.md)"
+        f"{source}: unknown family ({found}); {WHY_NOT.get(str(model_type).lower(), '')}"
+        f"{suggested(str(model_type), tensors or ())}supported are {', '.join(FAMILIES)}; pass one of them by name, or "
+        "declare your own in a TOML file (docs/howto/families.md)"
     )
+
+
+def suggested(model_type: str, tensors: Collection[str]) -> str:
+    """Which family an unknown checkpoint may be of, by the name of its type and by its tensors; nothing for neither."""
+    names = {name.lower(): row.name for row in FAMILIES.values() for name in row.model_types}
+    names |= {name: name for name in FAMILIES}
+    word = re.sub(r"[\W_]+", "-", model_type.lower())
+    near = [name for name in names if name in word.split("-")] or get_close_matches(word, names, n=1, cutoff=0.6)
+    alike = [
+        row.name for row in FAMILIES.values() if row.tensors and any(re.search(row.tensors, one) for one in tensors)
+    ]
+    told = f"did you mean {names[near[0]]!r}? " if near else ""
+    return told + (f"its tensors are called as those of {', '.join(alike)}; " if alike else "")
 
 
 _DIFFUSION = "an encoder with time steps of its own that no class of transformers computes, so it cannot be read; "

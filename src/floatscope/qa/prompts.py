@@ -163,9 +163,21 @@ def build_canvas(tokenizer: Any, before: Any, slots: Any, after: Any = "") -> Pr
     return replace(_prompt(tokenizer, tokens, lead, trail, at_end=False), marks=marks)
 
 
+def text_prompt(tokenizer: Any, text: str) -> Prompt:
+    """A text as it stands, without template or chat markup; it gets the tokens that the tokenizer puts around one."""
+    if not text:
+        raise UserError("the prompt is empty: give a text of at least one letter")
+    tokenizer = _fast(tokenizer)
+    lead, trail = surroundings(tokenizer)
+    tokens = _tokenise(tokenizer, [Piece(text, QUERY)])
+    return _prompt(tokenizer, tokens, lead if tokens.ids[0] not in lead else [], trail, at_end=False)
+
+
 def _fast(tokenizer: Any) -> Any:
     """The tokenizer that was given, or that of a model, if it can tell offsets."""
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    if tokenizer is None:
+        raise UserError("The model has no tokenizer beside its weights, so text cannot be read: give token ids.")
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
             f"{type(tokenizer).__name__} gives no character offsets, which regions need; use a fast tokenizer."

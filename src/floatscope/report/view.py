@@ -11,11 +11,14 @@ from floatscope.report.player import player_data, traces_html
 from floatscope.traces import Trace
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TraceView:
     """One or several traces, side by side where they are of the same sample."""
 
     traces: tuple[Trace, ...]
+
+    def __repr__(self) -> str:
+        return f"TraceView of {', '.join(trace.model for trace in self.traces)}"
 
     def _repr_html_(self) -> str:
         return traces_html(self.traces)

@@ -193,8 +193,9 @@ def _run(study: Study, model: Model, sampler: Sampler, batch: Sequence[Prepared]
 
 def _control_name(study: Study, unit: Unit) -> str:
     """What a control is called for people: that of a fork is its parent, which is not untrained at all."""
-    source = next((plan.source for plan in study.models if plan.name == unit.model), "")
-    return BEFORE_FORK if unit.control == UNTRAINED and locate(source).fork is not None else unit.control
+    [plan] = [plan for plan in study.models if plan.name == unit.model]
+    forked = unit.control == UNTRAINED and locate(plan.source, plan.revision).fork is not None
+    return BEFORE_FORK if forked else unit.control
 
 
 def _attributed(study: Study, prepared: Prepared, case: Case, prediction: str) -> dict[str, Any]:

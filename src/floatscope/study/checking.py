@@ -56,7 +56,7 @@ def _check_model(study: Study, plan: ModelPlan) -> None:
     from floatscope.models.loading import Place, read_config, refuse_pickles
     from floatscope.study.answering import build_sampler
 
-    folder = _local_folder(plan.source)
+    folder = _local_folder(plan.source, plan.revision)
     fork = read_fork(folder) if folder is not None and is_adapter(folder) else None
     if folder is not None and fork is not None and (absent := absent_files(folder, fork)):
         raise UserError(f"{folder} lacks {absent[0]}")
@@ -80,21 +80,18 @@ def _check_model(study: Study, plan: ModelPlan) -> None:
         raise UserError(f"the device {plan.device} is not available on this machine")
 
 
-def _local_folder(source: str) -> Path | None:
+def _local_folder(source: str, revision: str | None = None) -> Path | None:
     """Where a model is on this machine: a twin, a path, or the hub's cache; None for a hub id that is not there."""
     from floatscope.models.loading import before_training, resolve
-    from floatscope.models.pulling import HUB_PATTERNS
 
     source = before_training(source) or source
-    if Path(source).expanduser().exists() or source.startswith(".") or re.fullmatch(r"[\w.-]+/[\w.-]+", source) is None:
-        return resolve(source)  # no hub id: this never downloads
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
+    of_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", source) and not source.startswith(".")
     try:
-        return Path(snapshot_download(source, allow_patterns=HUB_PATTERNS, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError, OSError):
-        return None
+        return resolve(source, revision, download=False)
+    except UserError:
+        if of_hub and not Path(source).expanduser().exists():
+            return None
+        raise
 
 
 def _check_task(study: Study, plan: TaskPlan) -> None:

@@ -71,6 +71,7 @@ class Loading:
         plan = self.plan
         model = (load_untrained if self.untrained else load)(
             plan.source,
+            revision=plan.revision,
             family=plan.family,
             dtype=plan.dtype,
             device=plan.device,

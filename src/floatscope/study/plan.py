@@ -44,6 +44,8 @@ class ModelPlan:
     """What it is called in tables."""
     source: str = ""
     """A folder, a .gguf file, a hub id or a twin; its name where left out."""
+    revision: str | None = None
+    """Of a hub id: a branch, a tag or a commit."""
     family: str | None = None
     """A family's name or TOML file, if it is not recognised."""
     dtype: str | None = None

@@ -13,7 +13,7 @@ from floatscope.report.page import Content, build_page
 from floatscope.report.sentences import summary_sentences
 from floatscope.report.sources import source_tables
 from floatscope.report.tables import markdown, patches, write_tables
-from floatscope.study.analyses import missing_analyses
+from floatscope.study.analyses import missing_analyses, read_analyses
 from floatscope.study.failures import unit_frame
 from floatscope.study.plan import UNTRAINED
 from floatscope.study.scores import score_frame, table_notes
@@ -41,10 +41,14 @@ def tables_text(run: Run, form: str) -> str:
     return f"{marks.get(form, '')}{text}" if said else text
 
 
-def write_report(run: Run, results: Mapping[str, Result]) -> Path:
-    """Write report.html into the run's folder, in one move; `results` are the analyses of its traces by name."""
+def write_report(run: Run | str | Path, results: Mapping[str, Result] | None = None) -> Path:
+    """Write report.html into a run's folder, in one move, and give its path.
+
+    results: analyses of its traces by name; default: those that the run has.
+    """
+    run = run if isinstance(run, Run) else Run(run)
     path = run.folder / REPORT
-    replace_text(path, build_page(gather(run, results)))
+    replace_text(path, build_page(gather(run, read_analyses(run) if results is None else results)))
     return path
 
 

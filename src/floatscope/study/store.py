@@ -243,6 +243,15 @@ class Run:
         if not (self.folder / STUDY_FILE).is_file():
             raise UserError(f"There is no run in {self.folder}: it has no {STUDY_FILE}; `floatscope study` makes one.")
 
+    def __repr__(self) -> str:
+        try:
+            study, done = self.study, self.results()
+            parts = f"{len(study.models)} models, {len(study.tasks)} tasks, {done['condition'].n_unique()} conditions"
+            told = f"{parts}, {done.height} of {self.manifest.get('units')} units, {done['trace'].count()} traces"
+        except UserError as error:
+            told = str(error)
+        return f"Run({str(self.folder)!r}: {told})"
+
     @property
     def study(self) -> Study:
         """As it was run, all values written out."""
@@ -450,7 +459,10 @@ def describe_model(plan: ModelPlan) -> dict[str, Any]:
     """Where a model comes from, and a hash of each file that decides what it answers."""
     from floatscope.models.loading import locate
 
-    files = {file.name: file_hash(file) for file in locate(plan.source).files()}
+    place = locate(plan.source, plan.revision)
+    files = {file.name: file_hash(file) for file in place.files()}
     if plan.family is not None and Path(plan.family).is_file():
         files["The family"] = file_hash(Path(plan.family))
-    return {"source": plan.source, "sha256": files}
+    commit = place.weights.name if place.weights.parent.name == "snapshots" else None  # as the hub's cache calls it
+    told = {"revision": plan.revision, "commit": commit}
+    return {"source": plan.source, **{name: one for name, one in told.items() if one is not None}, "sha256": files}

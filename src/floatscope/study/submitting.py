@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from floatscope.errors import UserError
-from floatscope.study.analyses import read_analyses
 from floatscope.study.division import SHARES, Division
 from floatscope.study.merging import merge_shares
 from floatscope.study.plan import Study
@@ -63,7 +62,7 @@ class ShareJob:
 def merge_and_report(folder: Path, workers: int) -> str:
     """The job after the array."""
     run = merge_shares(folder, workers=workers).run
-    return str(write_report(run, read_analyses(run)))
+    return str(write_report(run))
 
 
 def submit(study: Study, folder: Path, shares: int, resources: Resources, cluster: str = "slurm") -> list[Any]:

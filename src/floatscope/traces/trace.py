@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from floatscope.canvas import MASKED, Region, group_labels
 from floatscope.errors import UserError
 from floatscope.files import replacing
-from floatscope.registry import NOTEBOOK_VIEWS, load_object
+from floatscope.registry import ELSEWHERE, did_you_mean, load_object
 from floatscope.traces.arrays import ARRAYS, LazyArrays
 from floatscope.traces.storage import plain_json, read, write
 
 if TYPE_CHECKING:
+    import polars
     import xarray
 
 _FIXED = {"canvas": np.int64, "slots": np.int64, "commit_step": np.int64, "confidence": np.float32}
@@ -83,8 +84,15 @@ class Trace:
         )
 
     def _repr_html_(self) -> str:
-        """For notebooks: the view that the package's root has named, the player of the report."""
-        return load_object(NOTEBOOK_VIEWS["Trace"])(self)
+        """For notebooks: the player of the report."""
+        return load_object(ELSEWHERE["player"])(self)
+
+    def heatmap(self, step: int = -1, layer: int = -1, head: int | None = None) -> Any:
+        """One head from token to token as a figure (without a head: their mean); needs keep="matrices"."""
+        return load_object(ELSEWHERE["heatmap"])(self, step, layer, head)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.arrays})
 
     def _size(self, axis: str) -> int:
         for name in self.arrays:
@@ -111,6 +119,11 @@ class Trace:
     def answer(self) -> NDArray[np.int64]:
         """The tokens of the slots at the end."""
         return self.canvas[self.slots]
+
+    @property
+    def prediction(self) -> str | None:
+        """What these tokens say up to the end of the answer; None where no tokenizer was at hand."""
+        return self.metadata.get("prediction")
 
     @property
     def texts_or_ids(self) -> tuple[str, ...]:
@@ -256,8 +269,49 @@ class Trace:
         fixed = {f"fixed.{name}": np.ascontiguousarray(getattr(self, name), dtype) for name, dtype in _FIXED.items()}
         return fixed | {f"mark.{name}": np.ascontiguousarray(found, np.int64) for name, found in self.marks.items()}
 
+    def _names(self, axis: str) -> list[Any]:
+        """What the entries along an axis are called: labels, numbers of steps and layers, or plain places."""
+        named = {"group": self.group_labels, "column": self.column_labels, "qk_step": self.qk_steps}
+        kept = {"layer": "layer_index", "matrix_step": "matrix_steps", "matrix_layer": "matrix_layers"}
+        if axis in named:
+            return list(named[axis])
+        return self.arrays[kept[axis]].tolist() if kept.get(axis) in self.arrays else list(range(self._size(axis)))
+
+    @property
+    def _regions_of_tokens(self) -> list[str]:
+        return [region.label for region in self.regions for _ in range(len(region))]
+
+    def frame(self, *names: str) -> "polars.DataFrame":
+        """Arrays with the same axes as one long polars frame (default: received), with a row per entry.
+
+        Beside a token stand its text and region, beside an answer's slot its token and text. `.to_pandas()` is the same
+        for pandas.
+        """
+        import polars as pl
+
+        names = names or ("received",)
+        arrays = {name: getattr(self, name) for name in names if name in ARRAYS}
+        if unknown := [name for name in names if name not in ARRAYS]:
+            raise UserError(f"There is no array {unknown[0]!r}: {did_you_mean(unknown[0], self.arrays)}.")
+        axes = ARRAYS[names[0]].axes
+        for name in names:
+            if ARRAYS[name].axes != axes:
+                raise UserError(
+                    f"{name!r} has the axes {', '.join(ARRAYS[name].axes)} and {names[0]!r} {', '.join(axes)}: ask for "
+                    "frames of their own."
+                )
+        places = np.indices(arrays[names[0]].shape).reshape(len(axes), -1)
+        columns: dict[str, Any] = {}
+        for axis, place in zip(axes, places, strict=True):
+            columns[axis] = np.array(self._names(axis))[place]
+            if axis in ("token", "answer"):
+                token = place if axis == "token" else self.slots[place]
+                columns |= {"token": token, "text": np.array(self.texts_or_ids, object)[token].tolist()}
+                columns["region"] = np.array(self._regions_of_tokens, object)[token].tolist()
+        return pl.DataFrame(columns | {name: values.ravel() for name, values in arrays.items()})
+
     def to_xarray(self) -> "xarray.Dataset":
-        """The arrays as one xarray Dataset with named axes and labelled coordinates."""
+        """The arrays as one xarray Dataset with named axes; every axis that has names or numbers has coordinates."""
         try:
             import xarray
         except ImportError as error:
@@ -265,13 +319,15 @@ class Trace:
         coordinates = {
             "token_text": ("token", list(self.texts_or_ids)),
             "token_id": ("token", self.canvas),
-            "group": list(self.group_labels),
-            "column": list(self.column_labels),
-            "qk_step": list(self.qk_steps),
+            "region": ("token", self._regions_of_tokens),
+            "position": ("answer", self.slots),
             "commit_step": ("answer", self.commit_step),
             "confidence": ("answer", self.confidence),
         }
         variables = {name: (ARRAYS[name].axes, values) for name, values in self.arrays.items()}
+        coordinates |= {
+            axis: self._names(axis) for axis in dict.fromkeys(a for axes, _ in variables.values() for a in axes)
+        }
         attributes = {name: getattr(self, name) for name in ("model", "family", "kind", "visibility")}
         return xarray.Dataset(variables, coordinates, attributes)
 
