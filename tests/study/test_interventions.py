@@ -162,7 +162,7 @@ def test_edits_at_a_place_of_the_gold_document_are_held_to_the_same_place():
 
 def test_the_spread_over_places_is_held_to_that_of_the_unedited_model_and_of_the_twins():
     """Highest minus lowest accuracy over three places; the interval by drawing samples with all their places."""
-    found = edit_conditions("pin anchors(5)", EditOptions(places=(0, 2, 4)))
+    found = edit_conditions("pin anchors(5)", EditOptions(places=(1, 3, 5)))
     rng = np.random.default_rng(3)
     levels = {"none": (0.9, 0.9, 0.9), "edit": (0.9, 0.2, 0.9), "twin": (0.6, 0.6, 0.6)}
     right, rows = {}, []
@@ -178,12 +178,12 @@ def test_the_spread_over_places_is_held_to_that_of_the_unedited_model_and_of_the
     effects = scores.filter(metric="spread")
     assert set(effects["condition"]) == {"edit/pin anchors/5/all"}
     assert effects["beside"].to_list() == ["unedited", "as many", "as much", "as much, answer spared"]
-    edited = [right[f"edit/pin anchors, gold at {place}/5/all"] for place in (0, 2, 4)]
+    edited = [right[f"edit/pin anchors, gold at {place}/5/all"] for place in (1, 3, 5)]
     for row in effects.iter_rows(named=True):
         twin = "" if row["beside"] == "unedited" else f"/{row['beside']}"
         others = [
             right[f"edit/pin anchors, gold at {place}/5/all{twin}" if twin else f"edit/none, gold at {place}"]
-            for place in (0, 2, 4)
+            for place in (1, 3, 5)
         ]
 
         def apart(chosen, others=others):

@@ -31,7 +31,7 @@ CONDITIONS = {
     "position/3/0": (
         "position",
         {"documents": 3, "place": 0},
-        ("t, among 3 documents", "place of the gold document, from 0", "0"),
+        ("t, among 3 documents", "place of the gold document", "0"),
     ),
     "layout/3/gap/1": ("layout", {"layout": "gap", "value": "1", "documents": 3}, ("t, gap", "layout", "1")),
     "slots/8": ("slots", {"slots": 8}, ("t", "answer slots", "8")),
