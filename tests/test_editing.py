@@ -135,6 +135,15 @@ def test_an_arm_is_edited_in_the_rows_of_the_step_and_its_cached_rows_stay():
         np.testing.assert_allclose(trace.received[-1, layer, :last], found.mean((0, 1)), atol=1e-5)
 
 
+def test_what_is_drawn_by_chance_is_drawn_anew_in_every_layer_and_step():
+    model = tiny_model("llada")
+    trace = fs.trace(model, PROMPTS[1], model.sampler(length=6), edits=[fs.Edit("zero", keys="random(3)")])
+    drawn = [tuple(np.flatnonzero(received == 0)) for step in trace.received for received in step]
+    assert set(map(len, drawn)) == {3} and len(set(drawn)) > len(drawn) // 2
+    layers = trace.received.shape[1]
+    assert all(len(set(drawn[at : at + layers])) > 1 for at in range(0, len(drawn), layers))
+
+
 def test_edits_of_a_step_that_never_comes_change_nothing():
     model = tiny_model("llada")
     sampler = fs.LLaDASampler(steps=4, length=4)

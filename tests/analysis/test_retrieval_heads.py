@@ -86,6 +86,17 @@ def test_null_query_calibrates():
     assert any("null-query" in note for note in without.notes)
 
 
+def test_the_null_query_of_a_sample_is_that_of_its_own_condition():
+    about = [{"sample": "a", "condition": condition} for condition in ("closed", "open")]
+    real = [to_trace(sample(1), metadata=known) for known in about]
+    nulls = [to_trace(sample(seed), metadata=known) for seed, known in zip((2, 3), about, strict=True)]
+    table = retrieval_heads(real, controls=Controls(null_query=nulls)).table
+    for null, known in zip(nulls, about, strict=True):
+        own, alone = table.filter(condition=known["condition"]), retrieval_heads([null]).table
+        found, wanted = (own.filter(score=score)["value"] for score in ("query_calibrated", "query"))
+        np.testing.assert_allclose(found, wanted - alone.filter(score="query")["value"], atol=1e-6)
+
+
 def test_a_head_that_always_retrieves_is_first_and_stable():
     def trace(seed):
         run = sample(seed)

@@ -80,3 +80,11 @@ def test_a_saved_twin_states_what_its_family_reads(tmp_path):
     assert (dream["model_type"], dream["architectures"], dream["mask_token_id"]) == ("Dream", ["DreamModel"], 3)
     assert (arm["model_type"], arm["architectures"], arm["hidden_size"]) == ("llama", ["LlamaForCausalLM"], 32)
     assert "mask_token_id" not in arm and llada["mask_token_id"] == 3
+
+
+def test_a_text_ends_at_any_of_the_tokens_that_end_an_answer(monkeypatch):
+    model = fs.load("twin-llada")
+    words = model.tokenizer.convert_tokens_to_ids(["Ida", "Ritter", "Steel"])
+    monkeypatch.setattr(model, "eos_ids", (model.eos_ids[0], words[2]))
+    assert model.text([*words[:2], words[2], words[0]]) == "Ida Ritter"
+    assert model.text([words[0], model.eos_ids[0], words[1]]) == "Ida"

@@ -97,6 +97,16 @@ def test_samples_are_grouped_and_bounded():
     assert len(player.player_data(traces, budget=10)["samples"]) == 1
 
 
+def test_samples_that_a_model_got_wrong_come_before_those_that_all_got_right():
+    right = {"0": (1.0, 1.0), "1": (1.0, 1.0), "2": (1.0, 0.0), "3": (1.0, 1.0), "4": (0.0, 0.0)}
+    traces = [
+        dataclasses.replace(to_trace(full_run(), model=model), metadata={"sample": sample, "accuracy": score})
+        for sample, scores in right.items()
+        for model, score in zip("ab", scores, strict=True)
+    ]  # none moves more than another, so the first stays first
+    assert [sample["id"] for sample in player.player_data(traces)["samples"]] == ["0", "2", "4", "1", "3"]
+
+
 def test_the_sample_whose_anchors_move_most_comes_first():
     """1 - Jaccard of first and last anchors by hand; an ARM and a control move more and do not count."""
 

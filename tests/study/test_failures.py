@@ -110,6 +110,25 @@ def test_the_verb_prints_counts_and_answers_and_writes_files(run, tmp_path, caps
     assert pl.read_csv(tmp_path / "f.csv")["prediction"].to_list() == frame["prediction"].to_list()
 
 
+def test_what_models_disagree_on_is_found_before_one_of_them_is_chosen(run, tmp_path, monkeypatch):
+    first = (pl.col("model") == "twin-arm") & (pl.col("sample") == unit_frame(run)["sample"][0])
+    frame = unit_frame(run).with_columns(accuracy=pl.when(first).then(1 - pl.col("accuracy")).otherwise("accuracy"))
+    monkeypatch.setattr("floatscope.study.failures.unit_frame", lambda _: frame)
+    words = [
+        "failures",
+        str(run.folder),
+        "--which",
+        "disagree",
+        "--model",
+        "twin-arm",
+        "--out",
+        str(tmp_path / "f.csv"),
+    ]
+    app(words, exit_on_error=False, print_error=False, result_action="return_value")
+    wanted = frame.filter(first)["question"].to_list()
+    assert wanted and pl.read_csv(tmp_path / "f.csv")["question"].to_list() == wanted
+
+
 @pytest.mark.parametrize(
     ("wrong", "count", "expected"),
     [

@@ -141,6 +141,14 @@ def test_outcomes_have_effects_of_their_own():
         assert len(own) == 4 and max(own) <= 1
 
 
+def test_an_answer_whose_unedited_unit_failed_counts_neither_as_changed_nor_as_kept():
+    rows = results(RIGHT).with_columns(
+        prediction=pl.when(condition="edit/none", sample="2").then(None).otherwise("prediction")
+    )
+    changed = score_frame(rows).filter(metric="changed", statistic="effect", beside="unedited").row(0, named=True)
+    assert (changed["value"], changed["n"]) == (pytest.approx(1 / 3), 3)  # of samples 0, 1 and 3 only 1 is changed
+
+
 def test_edits_at_a_place_of_the_gold_document_are_held_to_the_same_place():
     found = edit_conditions("pin bos", EditOptions(places=(1, 3), documents=3))
     assert [one.name for one in found] == [
