@@ -64,19 +64,20 @@ def outcome_table(scores: pl.DataFrame, models: list[str]) -> str:
     wanted = ["log_probability", "kl", "removed", "bound"]
     own = scores.filter(pl.col("metric").is_in(wanted), statistic="score", stressor="edit")
     rows = []
-    for (condition, metric), part in own.group_by(["condition", "metric"], maintain_order=True):
+    for (task, condition, metric), part in own.group_by(["task", "condition", "metric"], maintain_order=True):
         values = dict(part.drop_nulls("value").select("model", "value").iter_rows())
         shown = [
             "" if model not in values else percent(values[model]) if metric == "removed" else f"{values[model]:.2f}"
             for model in models
         ]
-        rows.append([str(condition).removeprefix("edit/"), str(metric).replace("_", "-"), *shown])
-    return grid(["edit", "mean of", *models], rows)
+        rows.append([str(task), str(condition).removeprefix("edit/"), str(metric).replace("_", "-"), *shown])
+    return grid(["task", "edit", "mean of", *models], rows)
 
 
 def beside_published(scores: pl.DataFrame, models: list[str]) -> Iterator[str]:
     """Accuracy without the 1, 5 and 10 tokens that receive most, what these held, and whether it is as published."""
     own = scores.filter(pl.col("condition").str.contains(r"^edit/(none|block top/\d+/all)$"), statistic="score")
+    own = own.filter((pl.col("condition") != "edit/none").any().over("task"))  # unedited on the same questions
     found: dict[tuple[str, str, str], float] = {
         (model, condition.split("/")[2] if "top" in condition else "0", metric): value
         for model, condition, metric, value in own.drop_nulls("value")
