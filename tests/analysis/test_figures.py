@@ -424,6 +424,8 @@ def test_files(results, tmp_path):
     assert content[".pdf"].startswith(b"%PDF") and content[".png"].startswith(b"\x89PNG")
     with pytest.raises(UserError, match="no figure format 'bmp'"):
         figure.save(tmp_path / "x", ("bmp",))
+    assert figure.save(tmp_path / "made" / "x")[0].is_file()
+    (tmp_path / "no").touch()
     with pytest.raises(UserError, match="cannot be written"):
         figure.save(tmp_path / "no" / "x")
     with pytest.raises(UserError, match="no theme"):

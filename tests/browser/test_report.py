@@ -49,7 +49,7 @@ def output(page, name: str):
     return page.locator(f".fs-slider-{name} output")
 
 
-FIGURES = 13  # the drift map, eleven analyses, the stress curves
+FIGURES = 14  # the drift map, eleven analyses, the stress curves, the methods of attribution
 
 
 def expect_drawn(page, name: str, theme: str = "light"):
@@ -72,7 +72,7 @@ def expect_all_drawn(page) -> None:
 def test_it_opens_offline_with_every_section(page, report):
     expect(page.locator("h1")).to_have_text("Who <gains> more?")
     expect(page.locator("h2")).to_have_text(
-        ["What documents add", "Where attention goes", "Under stress", "How it was made"]
+        ["What documents add", "Which document it came from", "Where attention goes", "Under stress", "How it was made"]
     )
     expect_all_drawn(page)
     links = page.locator(".contents a").evaluate_all("all => all.map((one) => one.getAttribute('href'))")

@@ -393,7 +393,7 @@ def test_a_canvas_has_its_slots_between_two_texts():
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ((None, "text", 2), "NoneType gives no character offsets"),
+        ((None, "text", 2), "has no tokenizer beside its weights"),
         ((None, [5], 0), "at least one answer slot"),
         ((make_tokenizer(), "Who", 0), "at least one answer slot"),
         ((make_tokenizer(), "Who", [5, 6]), "of texts or of token ids, not of both"),

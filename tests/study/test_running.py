@@ -326,7 +326,7 @@ def test_a_run_of_an_older_version_is_read_and_taken_up(tmp_path):
         conditions=(Curve("question", "before,after"), Curve("position", "1,3", options={"documents": 3})),
     )  # fmt: skip
     before = run_study(study, tmp_path / "run").run.results()
-    assert set(before["placement"]) == {None, "before", "after"} and set(before["place"]) == {None, 0, 2}
+    assert set(before["placement"]) == {None, "before", "after"} and set(before["place"]) == {None, 1, 3}
     file = tmp_path / "run" / "study.toml"
     written = file.read_text().replace("documents = 3\n", "").replace('distractors = "topical"\n', "")
     others = 'documents = 3\nkinds = ["random"]\ngold = ["removed"]\ndistractors = "topical"\n'

@@ -191,7 +191,8 @@ def _candidates_data(trace: Trace) -> dict[str, Any]:
 
 def token_texts(trace: Trace) -> dict[int, str]:
     """How tokens are shown by id: those of the canvas, and those that slots held or might have taken meanwhile."""
-    texts = {int(token): text for token, text in trace.metadata.get("passing_texts", {}).items()}
+    known = trace.metadata.get("passing_texts", {})
+    texts = {int(token): text for token, text in known.items() if token.isdecimal()}
     texts |= dict(zip(trace.canvas.tolist(), trace.texts_or_ids, strict=True))
     return dict(zip(texts, canvas_data(list(texts.values()), [])["tokens"], strict=True))
 

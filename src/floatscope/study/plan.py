@@ -44,8 +44,6 @@ class ModelPlan:
     """What it is called in tables."""
     source: str = ""
     """A folder, a .gguf file, a hub id or a twin; its name where left out."""
-    revision: str | None = None
-    """Of a hub id: a branch, a tag or a commit."""
     family: str | None = None
     """A family's name or TOML file, if it is not recognised."""
     dtype: str | None = None
@@ -58,6 +56,8 @@ class ModelPlan:
     """The mask token, where the checkpoint does not say."""
     block: int | None = None
     """The block size of a model that sees in blocks, where it is neither stated nor its family's."""
+    revision: str | None = None
+    """Of a hub id: a branch, a tag or a commit."""
     sampler: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Its own sampler settings beside the family's (`name` for another sampler); slots and steps are the study's."""
 
