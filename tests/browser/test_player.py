@@ -145,6 +145,15 @@ def test_where_nothing_moves_it_opens_where_most_is_received(page):
     assert page.evaluate("player.tellingLayer()") == 1
 
 
+def test_a_step_that_arrives_is_shown_unless_the_reader_has_gone_back(page):
+    show(page, 2, 0, 1)
+    push = "() => { player.push(0, player.run(0).steps[0]); return player.step; }"
+    assert page.evaluate(push) == 1
+    page.evaluate("() => player.go(0)")
+    assert page.evaluate(push) == 0
+    page.evaluate("() => { player.run(0).steps.length = 1; player.measure(); player.openSample(2); }")
+
+
 def test_slots_in_the_middle_stand_between_the_texts(page):
     show(page, 0, 3, 2)
     assert boxes(page) == [("text before", " <bos> Who is"), ("answer", " Ida Ritter"), ("text after", " at home")]
