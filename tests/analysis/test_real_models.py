@@ -13,6 +13,8 @@ from floatscope.traces import Trace
 from tests.tiny_models import tiny_model
 from tests.traces.full_matrices import LABELS, TEXTS, FullRun, to_trace
 
+pytestmark = pytest.mark.slow
+
 MARKS = {"evidence": np.array([9, 10]), "gold_answer": np.array([10])}
 OPTIONS = Options(detector="zscore(1)", draws=50)
 

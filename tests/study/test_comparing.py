@@ -11,6 +11,8 @@ from floatscope.study.running import run_study
 from floatscope.study.store import Run
 from tests.study.small_studies import small_study
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def second(tmp_path_factory):

@@ -89,6 +89,7 @@ def study(**more):
     return Study("patches", models, (TaskPlan("world:rag:3"),), (curve,), limit=2, slots=4, **more)
 
 
+@pytest.mark.slow
 def test_a_run_of_patches_is_that_of_calls(tmp_path):
     from floatscope.study.units import load_task
 

@@ -65,6 +65,7 @@ def test_the_page_of_a_run_holds_its_numbers(outcome):
     assert shown == expected
 
 
+@pytest.mark.slow
 def test_the_page_of_a_run_plays_its_traces(outcome):
     run = Run(outcome.run.folder)
     page = write_report(run, {}).read_text(encoding="utf-8")

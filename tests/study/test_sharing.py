@@ -13,6 +13,8 @@ from floatscope.study.reporting import tables_text, write_report
 from floatscope.study.sharing import pull_run, push_run
 from floatscope.study.store import Run
 
+pytestmark = pytest.mark.slow
+
 
 def like(real, method=True):
     """Calls that the real function would not take fail here too."""

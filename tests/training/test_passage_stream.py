@@ -11,6 +11,8 @@ from floatscope.training.passages import PassageStream, Windows, read_data
 from floatscope.training.recipe import AdapterRecipe
 from floatscope.training.stream import ANSWER, FIRST_EOS, GAP, LATER_EOS, PADDING, PROMPT, TEXT
 
+pytestmark = pytest.mark.slow
+
 RECIPE = AdapterRecipe(batch=4)
 
 
