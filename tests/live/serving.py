@@ -1,5 +1,6 @@
-"""A live server in a thread, and a client that speaks plain HTTP to it."""
+"""A live server in a thread, a client that speaks plain HTTP to it, and a request."""
 
+import dataclasses
 import http.client
 import json
 import threading
@@ -10,6 +11,18 @@ from contextlib import closing, contextmanager
 import floatscope as fs
 from floatscope.live.requests import LIMITS, Limits
 from floatscope.live.server import LiveServer
+from floatscope.qa.world import World
+
+SAMPLE = World(0).samples("rag", 1, documents=3)[0]
+REQUEST = {
+    "question": SAMPLE.question,
+    "documents": [dataclasses.asdict(document) for document in SAMPLE.documents],
+    "answers": list(SAMPLE.answers),
+    "models": ["twin-llada"],
+    "slots": 6,
+    "steps": 6,
+    "seed": 3,
+}
 
 
 @contextmanager

@@ -12,18 +12,7 @@ import pytest
 import floatscope as fs
 from floatscope.live.events import denoise
 from floatscope.live.requests import read_request
-from floatscope.qa.world import World
-
-SAMPLE = World(0).samples("rag", 1, documents=3)[0]
-REQUEST = {
-    "question": SAMPLE.question,
-    "documents": [dataclasses.asdict(document) for document in SAMPLE.documents],
-    "answers": list(SAMPLE.answers),
-    "models": ["twin-llada"],
-    "slots": 6,
-    "steps": 6,
-    "seed": 3,
-}
+from tests.live.serving import REQUEST, SAMPLE
 
 
 @pytest.fixture(scope="module")

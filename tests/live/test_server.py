@@ -22,19 +22,8 @@ from floatscope.analysis.anchors import detect
 from floatscope.live.events import denoise
 from floatscope.live.requests import Limits, read_request
 from floatscope.live.server import FILES, Handler, LiveServer
-from floatscope.qa.world import World
-from tests.live.serving import run_job, send, serving, start_job, wait_until
+from tests.live.serving import REQUEST, SAMPLE, run_job, send, serving, start_job, wait_until
 
-SAMPLE = World(0).samples("rag", 1, documents=3)[0]
-REQUEST = {
-    "question": SAMPLE.question,
-    "documents": [dataclasses.asdict(document) for document in SAMPLE.documents],
-    "answers": list(SAMPLE.answers),
-    "models": ["twin-llada"],
-    "slots": 6,
-    "steps": 6,
-    "seed": 3,
-}
 SAMPLERS = {
     "twin-llada": fs.LLaDASampler(steps=6, length=6, seed=3, mask_is_candidate=True),
     "twin-dream": fs.DreamSampler(steps=6, length=6, seed=3, alg="entropy", top_k=50, mask_is_candidate=True),
