@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+unexport PYTHONDONTWRITEBYTECODE  # pytest compiles every test anew without its cache
 
 .PHONY: demo test quick fuzz faults bench lint docs dist
 demo: $(INSTALLED)

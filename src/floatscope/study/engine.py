@@ -343,9 +343,9 @@ def _work(
     pipe: Connection,
 ) -> None:
     """A worker: plans as the first process did, and runs its own batches."""
+    end_with_parent()  # before anything that takes long
     import torch
 
-    end_with_parent()
     plain_warnings()
     torch.set_num_threads(threads)
     with suppress(BrokenPipeError):  # the first process is gone
