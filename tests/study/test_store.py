@@ -1,16 +1,20 @@
 """The store: all of a batch or nothing, one writer, sentences for trouble, and nothing lost by it."""
 
+import os
 import random
 import sqlite3
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 from floatscope.errors import UserError
+from floatscope.study.running import refuse_other_study
 from floatscope.study.store import RESULTS, Row, Store, read_rows, refuse_changes
 from floatscope.study.units import Unit
+from tests.study.small_studies import small_study
 
 
 def row(sample: str, **found) -> Row:
@@ -91,6 +95,33 @@ def test_what_a_killed_process_was_writing_is_removed_and_nothing_else(tmp_path)
     with Store(tmp_path):
         assert not list(tmp_path.glob("*.partial"))
         assert {path.name for path in (tmp_path / "traces").iterdir()} == {"a.safetensors", "b.partial"}
+
+
+def test_a_folder_is_taken_up_after_a_kill_at_any_moment_of_its_making(tmp_path, monkeypatch):
+    """After each folder that is made and each database that is opened, the process ends."""
+
+    def ending(made, at):
+        def call(*given, **named):
+            found = made(*given, **named)
+            calls.append(made)
+            if len(calls) == at:
+                raise KeyboardInterrupt
+            return found
+
+        return call
+
+    for at in range(1, 10):
+        calls, folder = [], tmp_path / str(at) / "run"
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(os, "mkdir", ending(os.mkdir, at))
+            patch.setattr(sqlite3, "connect", ending(sqlite3.connect, at))
+            Store(folder).__exit__()
+        refuse_other_study(small_study(), folder)
+        with Store(folder) as store:
+            assert store.done() == {}
+        if len(calls) < at:  # it came to its end
+            break
+    assert 4 < at < 9 and calls.count(sqlite3.connect) == 2
 
 
 def test_a_foreign_file_is_refused_in_one_sentence(tmp_path):

@@ -108,9 +108,11 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         with _sentences(folder):
-            (folder / TRACES).mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             with ExitStack() as opened:
+                # First of all: by this file a folder is known for a run that was killed before it had anything else.
                 opened.enter_context(closing(_take_lock(folder)))
+                (folder / TRACES).mkdir(exist_ok=True)
                 halves = (f".*{PARTIAL}", f"*/.*{PARTIAL}", f"{TRACES}/.tmp*")  # the last are of safetensors
                 for half in (found for pattern in halves for found in folder.glob(pattern)):
                     half.unlink(missing_ok=True)  # what a killed process was writing
