@@ -10,10 +10,22 @@ import hypothesis
 import pytest
 import torch
 
+from tests.tiny_models import MODELS
+
 # In CI the same examples every time, so that a red run means a change; at home new ones.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
 if os.environ.get("CI"):
     hypothesis.settings.load_profile("ci")
+
+IN_THE_INNER_LOOP = {"llada", "dream", "sdar", "llama"}
+"""Of the tiny models of tests/tiny_models.py, one per way to see: `make quick` leaves the others out."""
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if any(isinstance(value, str) and value in MODELS.keys() - IN_THE_INNER_LOOP for value in given):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -259,6 +259,7 @@ def test_ctrl_c_leaves_no_file(monkeypatch, capsys, tmp_path, checkpoint):
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_model_whose_units_all_failed_is_told_by_the_exit_code(monkeypatch, capsys, tmp_path, checkpoint):
     """The checkpoint has a context of 96 tokens, the twin one of 2048."""
     file = tmp_path / "questions.jsonl"

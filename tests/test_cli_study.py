@@ -39,6 +39,7 @@ def study_file(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_evaluate_prints_the_table_that_table_prints_again(monkeypatch, capsys, tmp_path):
     code, shown, told = run(monkeypatch, capsys, "evaluate", *ASKED, "--documents", "0,3", "--out", tmp_path / "qa")
     assert code == 0 and "| twin-arm | gain of 3 |" in shown and "32 units were run" not in shown
@@ -54,6 +55,7 @@ def test_evaluate_prints_the_table_that_table_prints_again(monkeypatch, capsys, 
     assert code == 2 and "seed is 0 there and 1 here" in told and "Traceback" not in told
 
 
+@pytest.mark.slow
 def test_stress_gives_each_task_the_curves_that_fit_it(monkeypatch, capsys, tmp_path):
     asked = (*ASKED, "--task", "hops=world:twohop:3", "--position", "1,3", "--layout", "order", "--documents", "3")
     code, shown, _ = run(monkeypatch, capsys, "stress", *asked, "--out", tmp_path / "s")
@@ -141,6 +143,7 @@ def test_a_limit_makes_studies_smaller_and_never_larger(monkeypatch, capsys, tmp
         assert f"at most {5 * samples} units" in shown  # closed-book, oracle, 0 and 3 documents, noise
 
 
+@pytest.mark.slow
 def test_dry_run_counts_units_and_estimate_says_what_they_take(monkeypatch, capsys, tmp_path, study_file):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")

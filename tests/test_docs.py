@@ -75,6 +75,7 @@ def commands(block: Block) -> list[list[str]]:
 SHOWN = [(page, block) for page in PAGES for block in blocks_of(page) if block.kind == ""]
 
 
+@pytest.mark.slow
 def test_every_command_of_the_pages_exists_with_its_flags():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)

@@ -268,6 +268,7 @@ def test_chance_follows_from_the_seed_and_the_prompt():
     assert value == own != other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["twin-llada", "twin-arm"])
 def test_greedy_is_asked_under_the_edits_and_in_the_order_given(name):
     """Of continuations of several lengths, the empty one among them."""

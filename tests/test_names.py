@@ -3,6 +3,8 @@
 import ast
 from collections import Counter
 
+import pytest
+
 from tests.import_graph import SOURCE
 
 
@@ -14,6 +16,7 @@ def test_no_two_files_have_one_name():
     assert twice(path.name for path in SOURCE.rglob("*.py") if path.stem not in ("__init__", "__main__")) == []
 
 
+@pytest.mark.slow
 def test_no_two_classes_have_one_name():
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")]
     assert twice(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)) == []

@@ -376,6 +376,7 @@ def test_of_many_steps_none_is_lost():
         assert ((array[1:] == array[:-1]).reshape(299, -1).all(1) == same).all()
 
 
+@pytest.mark.slow
 def test_of_a_run_that_ends_early_the_middle_is_kept_too():
     ends = []
     for threshold in (0.1, 0.2, 0.25, 0.3, 1.0):

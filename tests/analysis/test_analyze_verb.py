@@ -94,6 +94,7 @@ def test_kept_matrices_give_the_qk_heatmaps(monkeypatch, capsys, tmp_path):
     assert "king" in drawn and "layer 1, step 3" in drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -31,6 +31,7 @@ def drawn(panel, table, **more) -> Scene:
     return scenes(Figure("f", "t", arrange([panel], {"table": table, **more}), table, "c"))[0]
 
 
+@pytest.mark.slow
 def test_lines_stand_where_the_table_says():
     scene = drawn(lines(CURVES, "title", {"measure": "x"}, ("a", "b")), CURVES)
     assert scene.title == "title" and scene.labels["x"] == ["0", "1", "2"]

@@ -144,6 +144,7 @@ def test_a_sink_that_stays_does_not_float():
     assert np.isnan(found["rightward", "all", "all"][0, -1])
 
 
+@pytest.mark.slow
 def test_controls_are_even_attention_shuffled_positions_and_the_untrained_model():
     traces = [to_trace(full_run(seed=seed, steps=5), metadata={"sample": str(seed)}) for seed in range(4)]
     bare = [to_trace(full_run(seed=seed, steps=5, sharpness=0.1)) for seed in range(10, 13)]

@@ -83,6 +83,7 @@ def test_anchors_by_norm_alone_show_as_norm():
     assert value["interaction_part"] == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_random_positions_have_no_advantage_on_average():
     table = qk([to_trace(full_run(seed=s)) for s in range(40)], OPTIONS).table.filter(measure="qk")
     assert np.abs(table["random"].to_numpy()).max() < 0.35

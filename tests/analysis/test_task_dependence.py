@@ -40,6 +40,7 @@ def test_distance_by_hand():
     assert row["within"] == pytest.approx(0.5) and row["between"] == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_p_counts_permutations_that_do_as_well_and_is_never_zero():
     """Of the three ways to part four samples into pairs one is the tasks': p = 1/3. Of those of 24 almost none is."""
     few = [sample(p, t, n) for n, (p, t) in enumerate([(3, "a"), (3, "a"), (30, "b"), (30, "b")])]

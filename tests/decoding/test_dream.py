@@ -22,6 +22,7 @@ from tests.decoding.decoding_models import MASK, FormulaDenoiser, formula, likes
 PROMPTS = st.lists(st.lists(st.integers(0, MASK - 1), min_size=1, max_size=7), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     prompts=PROMPTS,
@@ -85,6 +86,7 @@ def test_tokens_are_sampled_from_the_tempered_and_filtered_softmax():
     torch.testing.assert_close(counts[:3], expected, atol=0.03, rtol=0)
 
 
+@pytest.mark.slow
 def test_alg_temp_samples_slots_from_the_softmax_of_confidences():
     def rows(canvas):  # slots of confidence 1/(1 + 12 e^-z)
         table = np.zeros((len(canvas), MASK + 1), np.float32)

@@ -40,6 +40,7 @@ def samplers(draw):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(prompts=PROMPT_LISTS, sampler=samplers(), shifted=st.booleans(), seed=st.integers(0, 2**32))
 def test_a_batch_of_unequal_prompts_gives_each_sample_what_it_gets_alone(prompts, sampler, shifted, seed):

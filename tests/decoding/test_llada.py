@@ -21,6 +21,7 @@ from tests.decoding.decoding_models import MASK, FormulaDenoiser, formula, likes
 PROMPTS = st.lists(st.lists(st.integers(0, MASK - 1), min_size=1, max_size=7), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     prompts=PROMPTS,

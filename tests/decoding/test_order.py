@@ -33,6 +33,7 @@ def in_groups(order, each):
     return [sorted(order[start : start + each]) for start in range(0, len(order), each)]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     prompts=PROMPTS,

@@ -294,6 +294,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["", "tokenizer.json"])
 def test_the_hub(gguf_file: Path, tmp_path: Path, lost: str) -> None:
     """The hub's client against a hub on this machine, in a process of its own: its address is read at import."""

@@ -29,6 +29,7 @@ def refuses_code(call: ast.Call) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_every_loading_call_says_so():
     calls = [
         (path.relative_to(SOURCE), call)

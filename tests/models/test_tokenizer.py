@@ -109,6 +109,7 @@ def test_special_tokens_that_only_the_class_knows(tmp_path: Path) -> None:
         fs.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_token_for_unknown_words_that_the_vocabulary_lacks_is_told_at_once(tmp_path: Path) -> None:
     """tokenizers would raise a bare Exception at the first word that is not known."""
     import shutil

@@ -1,6 +1,7 @@
 """Rows fewer than keys, from the layout to the trace: a block of rows over a cache, against plain numpy."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,6 +73,7 @@ def expected_step(trace, matrix, value, rows, keys, masked):
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), causal=st.booleans(), keep=st.sampled_from(["heads", "matrices"]))
 def test_every_array_of_a_trace_whose_steps_compute_some_rows_over_some_keys(seed, causal, keep):

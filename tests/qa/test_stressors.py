@@ -297,6 +297,7 @@ def test_results_depend_on_seed_sample_and_condition_only() -> None:
     assert results[0][::-1] == [stress(sample, condition, Pool(ONE), 0) for sample in ONE[::-1]]
 
 
+@pytest.mark.slow
 def test_seeds_do_not_depend_on_the_process() -> None:
     code = "from floatscope.qa.stressors import derived_seed; print(derived_seed(7, 'sample é', 'noise'))"
     outputs = {

@@ -25,6 +25,7 @@ def run_file(tmp_path, lines, documents, **changes):
     return run_study(study, tmp_path / "run").run.results()
 
 
+@pytest.mark.slow
 def test_any_accepted_answer_is_right_for_models_and_guesses(tmp_path):
     samples = read_task("world:rag:3", limit=6).samples
     lines = [
@@ -45,6 +46,7 @@ def test_any_accepted_answer_is_right_for_models_and_guesses(tmp_path):
         assert sum(by_hand) >= 3
 
 
+@pytest.mark.slow
 def test_a_prompt_is_cut_so_that_its_answer_slots_still_fit(tmp_path):
     context = 2048
     text = "The founder of Ferrox Steel is Ida Ritter. " * 400

@@ -108,6 +108,7 @@ def test_batches_are_run_in_an_order_that_is_not_by_length_and_stays(tmp_path, b
     assert [batch[0] for batch in begun] == first
 
 
+@pytest.mark.slow
 def test_what_is_left_is_run_in_the_batches_of_the_full_plan(tmp_path, begun):
     study = one_model()
     run_study(study, tmp_path)
@@ -126,6 +127,7 @@ def test_what_is_left_is_run_in_the_batches_of_the_full_plan(tmp_path, begun):
     assert begun == whole[:4]  # each whole, so that its samples have the numbers that they had
 
 
+@pytest.mark.slow
 def test_a_prompt_is_built_once_unless_memory_is_short(tmp_path, begun, built, monkeypatch):
     study = one_model()
     first = run_study(study, tmp_path / "kept").run.results()
@@ -159,6 +161,7 @@ def test_a_batch_that_fails_is_run_one_by_one_and_only_the_wrong_sample_fails():
     assert rows[1].error and "1000000" in rows[1].error and rows[1].prediction is None and rows[1].scores == {}
 
 
+@pytest.mark.slow
 def test_a_condition_sets_the_sampler_of_models_that_have_the_setting(tmp_path, monkeypatch, begun):
     """An order as a condition: commits go that way, batches are of one order, and an ARM answers in its own."""
     orders = ("left-to-right", "right-to-left")

@@ -36,6 +36,7 @@ def test_an_estimate_scales_the_time_of_a_middle_batch_to_all_of_them(tmp_path, 
     assert found.trace_bytes == 0
 
 
+@pytest.mark.slow
 def test_units_and_batches_are_counted_without_a_model(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a model was loaded")

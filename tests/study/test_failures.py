@@ -44,6 +44,7 @@ def test_a_prediction_stands_where_its_words_stand_in_a_row():
     assert standing("", documents) == [] and standing("in", documents) == [1, 2]
 
 
+@pytest.mark.slow
 def test_every_answer_has_its_documents_and_its_place(run):
     frame = unit_frame(run)
     assert frame.height == 2 * 2 * 6
@@ -154,6 +155,7 @@ def test_samples_are_chosen_by_how_many_models_got_them_wrong(wrong, count, expe
     }
 
 
+@pytest.mark.slow
 def test_passages_have_no_place_among_answers(tmp_path):
     study = made_study(
         models=(ModelPlan("twin-llada"),), tasks=(TaskPlan("world:rag:3"), TaskPlan("world:passages:5")), limit=2,

@@ -168,6 +168,7 @@ def test_edits_at_a_place_of_the_gold_document_are_held_to_the_same_place():
     assert dict(effects.select("condition", "value").iter_rows()) == {found[1].name: 0.0, found[3].name: -1.0}
 
 
+@pytest.mark.slow
 def test_the_spread_over_places_is_held_to_that_of_the_unedited_model_and_of_the_twins():
     """Highest minus lowest accuracy over three places; the interval by drawing samples with all their places."""
     found = edit_conditions("pin anchors(5)", EditOptions(places=(1, 3, 5)))
@@ -407,6 +408,7 @@ def test_only_the_twins_that_are_named_are_run():
     assert twins == {*TWINS}
 
 
+@pytest.mark.slow
 def test_without_answers_the_right_ones_are_replayed_all_the_same(tmp_path):
     """The unedited questions are answered; under the edits log-probabilities are those of a run that answers too."""
     options = {"documents": 3, "controls": False}
@@ -426,6 +428,7 @@ def test_without_answers_the_right_ones_are_replayed_all_the_same(tmp_path):
     assert rows["fewer"].filter(dose=0)["prediction"].is_not_null().all()
 
 
+@pytest.mark.slow
 def test_a_study_edits_all_its_answers(tmp_path):
     """`evaluate --edit`: the answers of generate under the same edit, and other units than without it."""
     curve, task = Curve("documents", "3"), TaskPlan("world:rag:3")

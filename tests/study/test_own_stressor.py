@@ -154,6 +154,7 @@ def test_labels_of_one_name_have_one_type(monkeypatch: pytest.MonkeyPatch) -> No
         label_types()
 
 
+@pytest.mark.slow
 def test_a_label_that_all_results_have_is_refused(monkeypatch: pytest.MonkeyPatch, outcome) -> None:
     row = stressor(labels={"times": int, "steps": int})
     monkeypatch.setattr(STRESSORS, "_rows", {**STRESSORS, "own": row})

@@ -21,6 +21,7 @@ def test_diffusers_come_first():
     assert ordered_models(["a", "x", "m"], {"m": "mdm", "a": "arm"}) == ("x", "m", "a")
 
 
+@pytest.mark.slow
 def test_the_text_of_a_run_is_that_of_its_scores(outcome):
     run = Run(outcome.run.folder)
     for form in ("markdown", "latex", "csv"):
@@ -92,6 +93,7 @@ def test_the_player_has_every_condition_that_was_traced(tmp_path):
     assert [trace.metadata["condition"] for trace in gather(run, {}).traces] == ["documents/0", "documents/3"]
 
 
+@pytest.mark.slow
 def test_a_run_shows_itself_and_its_report_by_its_folder(outcome):
     run = Run(outcome.run.folder)
     rows = run.results()

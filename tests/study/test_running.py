@@ -137,6 +137,7 @@ def test_a_row_of_what_its_condition_once_did_is_not_shown(outcome, tmp_path):
     assert Run(folder).results().equals(outcome.run.results())
 
 
+@pytest.mark.slow
 def test_only_what_is_missing_is_run(outcome, tmp_path):
     """Some rows and a trace are taken away, another trace is damaged: these units come back as they were."""
     import shutil

@@ -57,6 +57,7 @@ def test_a_lone_surrogate_is_stored(tmp_path):
     assert found["prediction"] == "a?b" and found["answers"] == ["?", "é"]
 
 
+@pytest.mark.slow
 def test_a_second_writer_is_told_so_and_a_dead_one_leaves_no_lock(tmp_path):
     code = f"""
 from pathlib import Path

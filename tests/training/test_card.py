@@ -45,6 +45,7 @@ def test_a_table_has_the_columns_of_its_results_and_a_verdict_per_bar():
     assert "| oracle | 4 | 0.500 (0.250 to 0.750) | 0.250 | 0.500 | met |" in table([plain])
 
 
+@pytest.mark.slow
 def test_a_twins_card_says_how_it_was_made_and_what_it_can_do(tmp_path, monkeypatch):
     monkeypatch.setattr(gates, "SLOTS", (4, 6))
     shape = TwinShape(width=32, layers=2, heads=2, hidden=32)
@@ -68,6 +69,7 @@ def test_a_twins_card_says_how_it_was_made_and_what_it_can_do(tmp_path, monkeypa
     assert json.loads((out / "gates.json").read_text()) == results
 
 
+@pytest.mark.slow
 def test_an_adapters_card_says_how_it_was_made_and_what_it_can_do(parent, data_file, tmp_path):
     out = adapt(parent, "dream", [data_file], tmp_path / "dream", QUICK)
     told = []

@@ -35,6 +35,7 @@ def held_out(folder):
     return list(read_samples(folder / "held_out.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_gate_counts_what_the_answers_give(folder, held_out):
     model, untrained = fs.load(folder), fs.load(f"{folder}-untrained", check=False)
     told = []

@@ -92,6 +92,7 @@ def test_every_window_holds_the_answer_and_is_no_longer_than_asked(data_file, wi
     assert starts >= {0, 1, 2}  # anywhere in the window, not always in the middle
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from(["a", "bb", "river", "Oslo,", "1,234"]), min_size=1, max_size=60), st.randoms(), st.data()
 )
