@@ -79,11 +79,12 @@ class Call:
         return [pid for pid in marked(self.mark) if pid != self.pid and name in command_of(pid)]
 
     def left_over(self) -> int:
-        """After it ended: how many of its processes have not ended with it, which are ended here."""
+        """After it ended: how many of its processes have not ended with it, which are told and ended here."""
         deadline = time.monotonic() + LAST_SECONDS
         while (left := marked(self.mark)) and time.monotonic() < deadline:
             time.sleep(0.2)
         for pid in left:
+            print(f"left over: {command_of(pid)[:300]}", file=sys.stderr, flush=True)
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return len(left)
