@@ -16,8 +16,8 @@ from pathlib import Path
 MARK = "FLOATSCOPE_FAULTS"
 """Variable of the environment that tells the processes of one call from all others."""
 PATIENCE = 600
-LAST_SECONDS = 30
-"""After which a process counts as left over."""
+LAST_SECONDS = 90
+"""After which a process counts as left over: agents of Ray look for the cluster of a killed driver for a minute."""
 
 
 def child(words: list[str], log: str) -> None:
