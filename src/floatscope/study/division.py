@@ -65,6 +65,24 @@ WHOLE = Division()
 """All of a study, on this machine."""
 
 
+@dataclass(frozen=True)
+class Resources:
+    """What each job of an array asks Slurm for; the text under a field is its help on the command line."""
+
+    partition: str | None = None
+    """Slurm's partition; default: its own."""
+    account: str | None = None
+    """Slurm's account; default: its own."""
+    gpus: int = 1
+    """GPUs of each job."""
+    cpus: int = 4
+    """Cores of each job."""
+    memory: int = 32
+    """Gigabytes of each job."""
+    hours: float = 4
+    """Time of each job, after which it is put back into the queue and goes on."""
+
+
 def parse_share(text: str, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Share and number of shares: of "3/16", or for "slurm" of the job array that this process is a task of."""
     if text == SLURM:
