@@ -305,7 +305,9 @@ class Study:
                     if seen.setdefault((task.name, condition.name), number) == number:
                         continue
                     before = {one.name: one for one in self.conditions[seen[task.name, condition.name]].conditions}
-                    if not _is_unedited(condition) or before[condition.name].content != condition.content:
+                    axis = STRESSORS[condition.stressor].axis
+                    shared = axis is not None and axis.twin and not condition.labels[axis.label]  # edits are held to it
+                    if not shared or before[condition.name].content != condition.content:
                         raise Mistake(
                             f"The condition {condition.name!r} of the task {task.name!r} comes twice.", *place
                         )
@@ -358,12 +360,6 @@ def _read_edits(lines: tuple[str, ...]) -> tuple[Any, ...]:
         return tuple(map(read_edit, lines))
     except UserError as error:
         raise Mistake(str(error), "edits") from error
-
-
-def _is_unedited(condition: Condition) -> bool:
-    """Whether it is what edits are held to, which curves may share."""
-    axis = STRESSORS[condition.stressor].axis
-    return axis is not None and bool(axis.twin) and not condition.labels[axis.label]
 
 
 def _check_sampler(settings: Mapping[str, Any]) -> None:
