@@ -187,8 +187,9 @@ def anchors(traces: Iterable[Trace], options: Options, controls: Controls) -> Re
         flat = on_uniform(trace, lambda even: _counts(even, names))
         return cell_columns(keys, value=_counts(trace, names), uniform=flat)
 
-    listed = {"anchors_list": lambda panel, options: pl.concat(panel.listed)}
-    return analyse("anchors", traces, keys, measure, options, controls, **listed)[0]
+    return analyse(
+        "anchors", traces, keys, measure, options, controls, anchors_list=lambda panel, _: pl.concat(panel.listed)
+    )[0]
 
 
 def _counts(trace: Trace, detectors: tuple[str, ...]) -> dict[tuple[str, str, str], Array]:

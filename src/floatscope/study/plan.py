@@ -425,7 +425,7 @@ def _curve_of(number: int, table: dict[str, Any]) -> dict[str, Any]:
     """A `[[conditions]]` table as a Curve has it: in the file, its stressor's options stand beside the other keys."""
     common = [part.name for part in fields(Curve) if part.name != "options"]
     own: list[str] = []
-    if (name := table.get("stressor")) in STRESSORS:  # one that is not known is told first, by Curve
+    if (name := table.get("stressor", "")) in STRESSORS:  # one that is not known is told first, by Curve
         own = [part.name for part in fields(STRESSORS[name].options)]
         for key in table:
             if key not in (*common, *own):
