@@ -1,7 +1,5 @@
 """Files as the project writes and reads them: replaced whole or not at all, one hash, trouble as one sentence."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

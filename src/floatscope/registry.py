@@ -5,8 +5,6 @@ is a lazy "module:object", loaded by `load_object` when it is first used. A file
 the variable FLOATSCOPE_EXTENSIONS and is run before any registry is read, here and in every worker process.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -71,9 +69,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"{f'did you mean {close[0]!r}? ' if close else ''}Known are {', '.join(names)}"
 
 
-def load_object(path: str) -> Any:
-    """What "package.module:object" names."""
-    module, _, name = path.partition(":")
+def load_object(given: Any) -> Any:
+    """What "package.module:object" names; anything else as it is."""
+    if not isinstance(given, str):
+        return given
+    module, _, name = given.partition(":")
     return getattr(import_module(module), name)
 
 

@@ -4,8 +4,6 @@ Only joins: prompts come from `canvas`, steps from `decoding`, logits from `mode
 them from `probe`, the Trace and its file from `traces`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace

@@ -3,8 +3,6 @@
 msgspec checks the types; here its findings become words, and a key of a TOML file gets its line.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence

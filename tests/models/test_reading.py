@@ -1,4 +1,4 @@
-"""What a listener hears of open slots: the logits that the sampler decides on, and the states they come from."""
+"""What a listener hears of open slots: the logits that the sampler decides on."""
 
 import pytest
 import torch
@@ -10,13 +10,13 @@ from tests.tiny_models import MODELS, tiny_model
 PROMPTS = [[1, 5, 9, 12], [1, 7], [1, 30, 31, 32, 33, 34]]
 
 
-def canvas_states(model, canvas: torch.Tensor) -> list[torch.Tensor]:
-    """The states of one canvas alone, by the plain model of transformers: [1 + layers] of [T, d]."""
-    inputs = {"input_ids": canvas[None], "output_hidden_states": True}
+def canvas_logits(model, canvas: torch.Tensor) -> torch.Tensor:
+    """The logits [T, V] of one canvas alone, by the plain model of transformers."""
+    inputs = {"input_ids": canvas[None]}
     if model.block:
         inputs["attention_mask"] = model.visibility.mask(len(canvas), torch.zeros(1, dtype=torch.long))
     with torch.no_grad():
-        return [states[0] for states in model.backbone(**inputs).hidden_states]
+        return model.backbone(**inputs).logits[0].float()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -24,27 +24,17 @@ def test_a_reading_is_what_the_model_says_at_the_open_slots(name):
     model = tiny_model(name)
     sampler = model.sampler(length=32 if name == "fast-dllm-v2" else 4)  # its blocks have 32 tokens
     heard, steps = [], []
-    with model.listening(heard.append, hidden=True):
+    with model.listening(heard.append):
         generate(model, PROMPTS, sampler, on_step=steps.append)
     assert len(heard) == len(steps)
     for reading, step in zip(heard, steps, strict=True):
-        assert reading.hidden.shape == (1 + model.layers, *reading.columns.shape, model.config.hidden_size)
-        head = model.backbone.get_output_embeddings()
-        if hasattr(model.backbone, "lm_head"):  # a masked LM has more than one matrix between state and logits
-            scores = head(reading.hidden[-1]).float()
-            cap = getattr(model.config, "final_logit_softcapping", None)
-            scores = scores if cap is None else (scores / cap).tanh() * cap
-            torch.testing.assert_close(scores, reading.logits, atol=1e-4, rtol=1e-4)
         for sample in step.active.nonzero()[:, 0].tolist():
             pad = int(step.given.pads[sample])
             until = int(reading.columns[sample, 0]) if model.is_arm else None
-            states = canvas_states(model, step.given.tokens[sample, pad:until])
+            wanted = canvas_logits(model, step.given.tokens[sample, pad:until])
             for place, column in enumerate(reading.columns[sample].tolist()):
                 row = column if model.family.logits == "same" else column - 1
-                for layer, wanted in enumerate(states):
-                    torch.testing.assert_close(
-                        reading.hidden[layer, sample, place], wanted[row - pad], atol=1e-4, rtol=1e-4
-                    )
+                torch.testing.assert_close(reading.logits[sample, place], wanted[row - pad], atol=1e-4, rtol=1e-4)
 
 
 def test_confidence_is_the_probability_that_the_listener_hears():
@@ -53,7 +43,6 @@ def test_confidence_is_the_probability_that_the_listener_hears():
     with model.listening(heard.append):
         trace(model, PROMPTS, model.sampler(length=4, steps=4, mask_is_candidate=False), on_step=steps.append)
     for reading, step in zip(heard, steps, strict=True):
-        assert reading.hidden is None
         for sample, slot in step.committed.nonzero().tolist():
             logits = reading.logits[sample, reading.columns[sample] == step.given.slots[sample, slot]][0].clone()
             logits[model.mask_id] = -torch.inf
@@ -65,7 +54,7 @@ def test_nobody_listens_afterwards_and_the_answer_is_the_same():
     model = tiny_model("dream")
     sampler, heard = model.sampler(length=4, steps=4), []
     plain = generate(model, PROMPTS, sampler)
-    with model.listening(heard.append, hidden=True):
+    with model.listening(heard.append):
         listened = generate(model, PROMPTS, sampler)
     count = len(heard)
     again = generate(model, PROMPTS, sampler)

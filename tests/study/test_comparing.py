@@ -39,7 +39,7 @@ def test_scores_are_paired_by_unit(outcome, second):
         assert (cell["turned right"], cell["turned wrong"]) == (gains.count(1), gains.count(-1))
         assert cell["other answers"] == sum(a["prediction"] != b["prediction"] for a, b in pairs)
     assert turned.height == cells["turned right"].sum() + cells["turned wrong"].sum() > 0
-    said = {change.split("\t")[0]: change.split("\t")[1:] for change in changes}
+    said = {name: [before, after] for name, before, after in changes}
     assert said["slots"] == ["4", "3"] and said["models twin-llada, source"] == ["twin-llada", "twin-llada-untrained"]
     assert not any("seed" in name or "task" in name for name in said)
     text = comparison_text(first, second)

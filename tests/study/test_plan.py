@@ -123,6 +123,7 @@ def test_what_is_written_is_read_again(tmp_path):
         ("documents = 5", 'documents = "5"', 34, "documents should be a whole number, not '5'"),
         ("documents = 5", "documents = 0", 34, "0 documents are too few"),
         ("documents = 5", "options = {}", 34, "There is no key 'options'"),
+        ("documents = 5", 'kinds = ["random"]', 34, "There is no key 'kinds'"),  # that is an option of noise
         (
             'stressor = "position"\nvalues = "all"', 'stressor = "noise"\nvalues = 1\nkinds = "loud"', 33,
             "no kind of noise 'loud'",

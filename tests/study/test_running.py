@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 from dataclasses import replace
 
 import polars as pl
@@ -320,26 +319,6 @@ def test_stress_labels_become_columns(tmp_path):
     assert by_condition["closed-book"]["prompt_tokens"] < by_condition["oracle"]["prompt_tokens"]
 
 
-def test_a_run_of_an_older_version_is_read_and_taken_up(tmp_path):
-    """It wrote the options of all stressors into every curve."""
-    study = small_study(
-        models=(ModelPlan("twin-arm"),), tasks=(TaskPlan("world:rag:3"),), limit=2,
-        conditions=(Curve("question", "before,after"), Curve("position", "1,3", options={"documents": 3})),
-    )  # fmt: skip
-    before = run_study(study, tmp_path / "run").run.results()
-    assert set(before["placement"]) == {None, "before", "after"} and set(before["place"]) == {None, 1, 3}
-    file = tmp_path / "run" / "study.toml"
-    written = file.read_text().replace("documents = 3\n", "").replace('distractors = "topical"\n', "")
-    others = 'documents = 3\nkinds = ["random"]\ngold = ["removed"]\ndistractors = "topical"\n'
-    file.write_text(re.sub(r"(tasks = \[\]\n)", rf"\1{others}", written))
-    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    del manifest["sha256"], manifest["study_sha256"]
-    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))  # it had no seals
-    assert file.read_text().count("kinds = ") == 2
-    assert Run(tmp_path / "run").results().equals(before)
-    assert run_study(study, tmp_path / "run").done_now == 0
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
@@ -408,27 +387,6 @@ def test_retrieved_documents_are_shown_and_recall_is_told(tmp_path):
     assert {"doc 1", "doc 2"} <= set(shown.region_labels)
     evidence = [shown.texts_or_ids[place] for place in shown.marks["evidence"]]
     assert "Ida" in evidence and "Ritter" in evidence  # no document is marked: the one that has the answer is gold
-
-
-def test_a_run_of_the_first_version_is_read_and_not_gone_on_with(tmp_path):
-    """tests/study/old_run was made by 0.1.0, whose study.toml has the options of all stressors in every curve."""
-    import shutil
-    from pathlib import Path
-
-    folder = tmp_path / "run"
-    shutil.copytree(Path(__file__).parent / "old_run", folder)
-    run = Run(folder)
-    before = run.results()
-    # 2 samples without, with 3 documents, with noise, closed-book and oracle; 1 with the question first, and untrained
-    assert before.filter(control="").height == 2 * 5 + 1 and before.filter(control="untrained").height == 1
-    shown = {row["condition"]: row for row in before.filter(control="").iter_rows(named=True)}
-    assert shown["question/before"]["placement"] == "before" and shown["documents/3"]["documents"] == 3
-    noisy = shown["noise/random/gold-removed/1"]
-    assert (noisy["kind"], noisy["gold"], noisy["level"], noisy["stressor"]) == ("random", "removed", 1, "noise")
-    assert before["accuracy"].null_count() == 0 and run.scores().height and not run.unfinished
-    with pytest.raises(UserError, match=r"another version of floatscope: it can be read.*another folder"):
-        run_study(run.study, folder)
-    assert Run(folder).results().equals(before)
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,11 @@ import pytest
 from submitit.helpers import DelayedSubmission
 
 from floatscope.errors import UserError
+from floatscope.study.division import Resources
 from floatscope.study.merging import merge_shares
 from floatscope.study.plan import TaskPlan
 from floatscope.study.running import run_study
-from floatscope.study.submitting import Resources, ShareJob, sbatch_script, submit
+from floatscope.study.submitting import ShareJob, sbatch_script, submit
 from tests.study.run_bytes import run_bytes
 from tests.study.small_studies import small_study
 

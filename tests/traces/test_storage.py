@@ -259,18 +259,6 @@ except UserError as error:
     assert list(saved.parent.iterdir()) == [saved]
 
 
-def test_a_file_of_version_1_is_read():
-    """Made by the release before: slots, states and rows follow from what it says of its prompt and commits."""
-    trace = Trace.load(Path(__file__).with_name("version_1.safetensors"))
-    assert trace.slots.tolist() == [27, 28, 29, 30] and trace.answer.tolist() == [183, 168, 2, 2]
-    assert trace.commit_step.tolist() == [3, 2, 0, 1]
-    assert trace.masked.astype(int).tolist() == [[1, 1, 1, 1], [1, 1, 0, 1], [1, 1, 0, 0], [1, 0, 0, 0]]
-    assert trace.rows.tolist() == [31] * 4 and (trace.steps, trace.layers, trace.heads) == (4, 5, 4)
-    assert float(trace.received.sum()) == pytest.approx(20, abs=0.02)  # every row of 4 steps x 5 layers sums to 1
-    assert float(trace.commit_mass.sum()) == pytest.approx(104.297, abs=0.05)
-    assert trace.edits == () and trace.keep == "compact" and "state" not in trace.arrays
-
-
 def test_an_array_of_a_later_version_is_left_alone(tmp_path, monkeypatch):
     trace = to_trace(full_run())
     monkeypatch.setitem(ARRAYS._rows, "lens", ARRAYS["received"])

@@ -35,11 +35,6 @@ class Analysis:
     trace_figure: Callable[..., Figure | None] | str | None = None
     """(traces, models, layer, options) -> Figure of single traces, or None where they do not hold what it needs."""
 
-    def load(self, part: str) -> Callable[..., Any]:
-        """One of its functions ("function", "figure", "trace_figure"), imported where it is given by its name."""
-        given = getattr(self, part)
-        return load_object(given) if isinstance(given, str) else given
-
 
 def _row(name: str, description: str, trace_figure: str | None = None) -> Analysis:
     module = f"floatscope.analysis.{name}"
@@ -85,7 +80,7 @@ def analyze(
         files = of_conditions(find_traces(traces), () if condition is None else (condition,))
         traces, found = split_controls(files)
         controls = controls or found
-    return ANALYSES.named(name).load("function")(traces, options or Options(), controls or Controls(), **settings)
+    return load_object(ANALYSES.named(name).function)(traces, options or Options(), controls or Controls(), **settings)
 
 
 def draw(
@@ -104,9 +99,9 @@ def draw(
         found = found.sort(found["kind"] == "arm", maintain_order=True)
     others = [str(model) for model in found["model"]] if found.height else []
     models = (*models, *(model for model in others if model not in models))
-    figure = ANALYSES.named(name).load("figure")(results[name].of(group), models)
+    figure = load_object(ANALYSES.named(name).figure)(results[name].of(group), models)
     if "compat" in results and name != "compat":
-        published = ANALYSES.named("compat").load("figure")(results["compat"].of(group), models, name)
+        published = load_object(ANALYSES.named("compat").figure)(results["compat"].of(group), models, name)
         figure = dataclasses.replace(figure, published=None if published.table.is_empty() else published)
     if len(groups) < 2:
         return figure
@@ -121,8 +116,8 @@ def draw_traces(
     name: str, traces: Iterable[Trace], models: Sequence[str], layer: int | None = None, options: Options | None = None
 ) -> Figure | None:
     """The picture that an analysis has of single traces; None where it has none, or the traces lack what it needs."""
-    row = ANALYSES.named(name)
-    return row.load("trace_figure")(traces, models, layer, options or Options()) if row.trace_figure else None
+    picture = load_object(ANALYSES.named(name).trace_figure)
+    return picture(traces, models, layer, options or Options()) if picture is not None else None
 
 
 __all__ = ["ANALYSES", "Analysis", "Controls", "Options", "Result", "analyze", "draw", "draw_traces"]

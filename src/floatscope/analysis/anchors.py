@@ -173,15 +173,12 @@ def shuffled(received: Array, anchors: Array, present: Array, rng: np.random.Gen
     return drawn
 
 
-def anchors(
-    traces: Iterable[Trace], options: Options, controls: Controls, detectors: Iterable[str] | None = None
-) -> Result:
+def anchors(traces: Iterable[Trace], options: Options, controls: Controls) -> Result:
     """Anchors per step by detector, normalisation and layer: how many, and the attention they receive.
 
-    detectors: all of them, unless some are named.
     The second table lists the anchors of `options.detector`: sample, layer, position, and for how many steps.
     """
-    names = tuple(every_detector() if detectors is None else detectors)
+    names = tuple(every_detector())
     keys = ("detector", "normalisation", "measure", "layer")
 
     def measure(trace: Trace, rng: np.random.Generator, panel: Panel) -> dict[str, Any]:
@@ -190,10 +187,9 @@ def anchors(
         flat = on_uniform(trace, lambda even: _counts(even, names))
         return cell_columns(keys, value=_counts(trace, names), uniform=flat)
 
-    def listed(panel: Panel, options: Options) -> pl.DataFrame:
-        return pl.concat(panel.listed)
-
-    return analyse("anchors", traces, keys, measure, options, controls, anchors_list=listed)[0]
+    return analyse(
+        "anchors", traces, keys, measure, options, controls, anchors_list=lambda panel, _: pl.concat(panel.listed)
+    )[0]
 
 
 def _counts(trace: Trace, detectors: tuple[str, ...]) -> dict[tuple[str, str, str], Array]:

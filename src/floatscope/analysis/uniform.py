@@ -26,11 +26,6 @@ _ROLLED = ("rollout", "commit_rollout")
 """Made with all layers only: each goes on from the one before."""
 
 
-def uniform_layers(trace: Trace) -> tuple[Trace, NDArray[np.int64]]:
-    """The same with one head and one layer of each kind, and the kind of each layer: most models have one kind."""
-    return _made(trace, reduced=True)
-
-
 def on_uniform(trace: Trace, measured: Callable[[Trace], Mapping[Any, NDArray[Any]]]) -> dict[Any, NDArray[Any]]:
     """What a measure, an array [layer, ...] for each of its labels, gives for uniform attention."""
     if not has_uniform(trace):
@@ -41,7 +36,7 @@ def on_uniform(trace: Trace, measured: Callable[[Trace], Mapping[Any, NDArray[An
 
 def uniform_trace(trace: Trace) -> Trace:
     """The trace of uniform attention under the same visibility; arrays are made when first used."""
-    return _made(trace)[0]
+    return uniform_layers(trace, reduced=False)[0]
 
 
 def has_uniform(trace: Trace) -> bool:
@@ -50,8 +45,11 @@ def has_uniform(trace: Trace) -> bool:
     return whole and not trace.visibility.startswith("active_block")
 
 
-def _made(trace: Trace, reduced: bool = False) -> tuple[Trace, NDArray[np.int64]]:
-    """Uniform attention, and the kind of each layer; where it is not made, every number is nan."""
+def uniform_layers(trace: Trace, reduced: bool = True) -> tuple[Trace, NDArray[np.int64]]:
+    """The same with one head and one layer of each kind, and the kind of each layer: most models have one kind.
+
+    Where it is not made, every number is nan. Not `reduced`: with all layers and heads.
+    """
     if has_uniform(trace):
         even = UniformAttention(trace, reduced)
         return dataclasses.replace(trace, arrays=LazyArrays(even.shapes, even.make)), even.which

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from floatscope.decoding import generate
@@ -34,10 +34,6 @@ class Method:
     """Sequences per answer, in words; D documents, S sentences, C steps at which a token of the answer committed."""
     causal: bool = False
     """Whether scores are effects on the answer's log-probability, which add up over its tokens; others are averaged."""
-
-    def load(self) -> Callable[..., Scores]:
-        """Its function, imported where it is given by its name."""
-        return load_object(self.function) if isinstance(self.function, str) else self.function
 
 
 def _row(where: str, summary: str, cost: str, causal: bool = False) -> Method:
@@ -109,7 +105,7 @@ def explain(case: Case, method: str, support: bool = False, **options: Any) -> A
     from floatscope.attribution.leave_one_out import support as effect
 
     row = METHODS.named(method)
-    function, model, before = row.load(), case.model, len(case.run)
+    function, model, before = load_object(row.function), case.model, len(case.run)
     known = list(inspect.signature(function).parameters)[1:]
     if wrong := [name for name in options if name not in known]:
         raise UserError(f"The method {method!r} has no option {wrong[0]!r}: {did_you_mean(wrong[0], known)}.")
@@ -117,9 +113,10 @@ def explain(case: Case, method: str, support: bool = False, **options: Any) -> A
     documents, sentences, tokens = (
         part.sum(0) if row.causal else part.mean(0) for part in (scores.documents, scores.sentences, scores.tokens)
     )
+    effect_of_all = effect(case) if support else None
     answer = case.generation.answer[case.slots]
     named = model.tokenizer is not None
-    found = Attribution(
+    return Attribution(
         method=method,
         answer=model.text(case.generation.answer) if named else " ".join(map(str, answer)),
         documents=documents,
@@ -128,7 +125,6 @@ def explain(case: Case, method: str, support: bool = False, **options: Any) -> A
         by_token=scores,
         answer_tokens=model.token_texts(answer) if named else tuple(map(str, answer.tolist())),
         sentence_spans=case.sentences,
-        sequences=0,
-        support=effect(case) if support else None,
+        sequences=sum(case.run[before:]),
+        support=effect_of_all,
     )
-    return replace(found, sequences=sum(case.run[before:]))

@@ -3,8 +3,6 @@
 Hidden is not cut: all other tokens stay where they are, and only attention to the hidden ones is blocked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

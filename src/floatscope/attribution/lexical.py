@@ -1,7 +1,5 @@
 """What any method should beat: words in common, every token alike, the order of documents. No pass of a model."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from floatscope.attribution.attributed import Scores

@@ -3,8 +3,6 @@
 From these alone `faithfulness` makes its table, so that a run that was resumed gives the same.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from itertools import combinations
@@ -16,6 +14,7 @@ from floatscope.attribution import METHODS, explain
 from floatscope.attribution.case import Case
 from floatscope.attribution.leave_one_out import NOTHING, support
 from floatscope.qa.metrics import SIGNALS
+from floatscope.registry import load_object
 
 HEADS = "retrieval_heads"
 MOST_REMOVED = 6
@@ -45,8 +44,8 @@ def record(case: Case, methods: Sequence[str], sentences: bool = False, removal:
                 masses += np.stack(own, -1) / len(case.slots)
             found["heads"] = plain(masses)
             continue
-        options = {"sentences": sentences} if "sentences" in _options(name) else {}
-        one = explain(case, name, **options)
+        options = inspect.signature(load_object(METHODS.named(name).function)).parameters
+        one = explain(case, name, **({"sentences": sentences} if "sentences" in options else {}))
         scores = {"documents": plain(one.documents), "tokens": plain(one.by_token.documents)}
         found["methods"][name] = scores | ({} if one.by_token.spread else {"sentences": plain(one.sentences)})
     return found
@@ -68,7 +67,3 @@ def plain(values: Any) -> Any:
     if isinstance(values, np.ndarray):
         return [plain(one) for one in values]
     return float(f"{float(values):.5g}")
-
-
-def _options(name: str) -> list[str]:
-    return list(inspect.signature(METHODS.named(name).load()).parameters)

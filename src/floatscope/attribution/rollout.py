@@ -1,8 +1,6 @@
 """Rollout at the commit step, exact and summed by document and sentence: attention and residual stream, multiplied
 through all layers (Abnar and Zuidema 2020), for the row that filled each answer token."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from floatscope.attribution.attributed import Scores

@@ -3,8 +3,6 @@
 What a row looks at need not be what it uses: `faithfulness` measures how far these agree with causal methods.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

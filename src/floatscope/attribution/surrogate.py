@@ -4,8 +4,6 @@ After ContextCite (arXiv 2409.00729), which cuts the sentences; here they are hi
 sentence is its score, a document's is the sum of its sentences'.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from floatscope.attribution.attributed import Scores

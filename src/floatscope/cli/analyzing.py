@@ -8,10 +8,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import Parameter
-
 from floatscope.cli import flags
-from floatscope.cli.shared import one_line, printable
+from floatscope.cli.shared import REPEATED, one_line, printable
 from floatscope.errors import UserError
 
 
@@ -21,9 +19,9 @@ def analyze(
     /,
     *,
     out: Path,
-    untrained: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=False)] = (),
-    null_query: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=False)] = (),
-    condition: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)] = (),
+    untrained: Annotated[tuple[Path, ...], REPEATED] = (),
+    null_query: Annotated[tuple[Path, ...], REPEATED] = (),
+    condition: Annotated[tuple[str, ...], REPEATED] = (),
     detector: Annotated[str, flags.detectors()] = "zscore(3)",
     normalisation: Literal["rows", "visible"] = "rows",
     alpha: float | None = None,
@@ -63,11 +61,12 @@ def analyze(
     from floatscope.analysis import analyze as run
     from floatscope.analysis.reading import find_traces, of_conditions, split_controls
     from floatscope.files import replace_text
+    from floatscope.registry import load_object
     from floatscope.report.page import figure_page
 
     options = Options(detector, normalisation, seed)
     settings: dict[str, Any] = {} if alpha is None else {"alpha": alpha}
-    unknown = settings.keys() - signature(ANALYSES.named(analysis).load("function")).parameters.keys()
+    unknown = settings.keys() - signature(load_object(ANALYSES.named(analysis).function)).parameters.keys()
     if unknown:
         raise UserError(f"--{unknown.pop()} is no setting of {analysis}; leave it out.")
     given = (find_traces(*places).paths if places else () for places in (untrained, null_query))

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from floatscope.cli.shared import LoadFlags
+from floatscope.cli.shared import FLAG, REPEATED, LoadFlags
 from floatscope.cli.studies import UNDIVIDED, DivisionFlags, exit_code, refuse_unknown_models, run_shown
 from floatscope.errors import UserError
 from floatscope.registry import did_you_mean
 
 if TYPE_CHECKING:
     from floatscope.study.plan import Curve, TaskPlan
-
-REPEATED = Parameter(negative="", consume_multiple=False)
-_FLAG = Parameter(negative="")
 
 
 @Parameter(name="*")
@@ -60,11 +57,11 @@ class Asking(LoadFlags):
     """How the files are written, where it is not recognised."""
     prompt: str = "default"
     """default, paper, or the path of a template of your own."""
-    raw: Annotated[bool, _FLAG] = False
+    raw: Annotated[bool, FLAG] = False
     """Leave out the chat template, where the tokenizer has one."""
-    skip_wrong: Annotated[bool, _FLAG] = False
+    skip_wrong: Annotated[bool, FLAG] = False
     """Leave out records that cannot be read, instead of stopping."""
-    retry: Annotated[bool, _FLAG] = False
+    retry: Annotated[bool, FLAG] = False
     """Run units again that failed before."""
     where: DivisionFlags = UNDIVIDED
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
-
 from floatscope.cli import flags
-from floatscope.cli.evaluation import REPEATED, Asking, ask
+from floatscope.cli.evaluation import Asking, ask
 from floatscope.cli.loaded import read_documents
-from floatscope.cli.shared import LOAD_BY_DEFAULT, LoadFlags, literal_console, one_line
+from floatscope.cli.shared import FLAG, LOAD_BY_DEFAULT, REPEATED, LoadFlags, given, literal_console, one_line
 from floatscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
 _BAR = 30
-_FLAG = Parameter(negative="")
 
 
 def explain(
@@ -30,7 +27,7 @@ def explain(
     task: str | None = None,
     out: Path | None = None,
     method: Annotated[str, flags.attribution_methods()] = "leave_one_out",
-    sentences: Annotated[bool, _FLAG] = False,
+    sentences: Annotated[bool, FLAG] = False,
     heads: str | None = None,
     limit: int = 100,
     settings: flags.SamplerFlags | None = None,
@@ -77,10 +74,8 @@ def explain(
     if out is not None:
         writable(out)
     loaded = loading.load(model)
-    if loaded.tokenizer is None:
-        raise UserError(f"{model} has no tokenizer beside its weights, so text cannot be read: add tokenizer.json")
-    prompt = build_prompt(loaded.tokenizer, question, documents)
-    sampler = loaded.sampler(**_given(settings))
+    prompt = build_prompt(loaded, question, documents)
+    sampler = loaded.sampler(**given(settings))
     if out is None:
         found = generate(loaded, prompt, sampler)
     else:
@@ -95,10 +90,6 @@ def explain(
     return 0
 
 
-def _given(settings: Any) -> dict[str, Any]:
-    return {name: value for name, value in ({} if settings is None else vars(settings)).items() if value is not None}
-
-
 def _explain_task(
     model: str, task: str, out: Path | None, method: str, sentences: bool, limit: int, settings: Any, loading: LoadFlags
 ) -> int:
@@ -106,11 +97,11 @@ def _explain_task(
 
     if out is None:
         raise UserError("A task is run in a folder: name it, with --out.")
-    given = _given(settings)
-    known = {name: given.pop(name) for name in ("length", "steps", "seed") if name in given}
-    if given:
+    told = given(settings)
+    known = {name: told.pop(name) for name in ("length", "steps", "seed") if name in told}
+    if told:
         raise UserError(
-            f"--{min(given).replace('_', '-')} is set in a study's file: with --task give --length and --steps."
+            f"--{min(told).replace('_', '-')} is set in a study's file: with --task give --length and --steps."
         )
     asking = Asking(model=(model,), task=(task,), out=out, limit=limit, **known, **vars(loading))
     shown = 5 if task.startswith("world") else 0

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from floatscope.cli import flags
-from floatscope.cli.shared import LOAD_BY_DEFAULT, LoadFlags, literal_console, one_line, progress_bar
+from floatscope.cli.shared import (
+    FLAG,
+    LOAD_BY_DEFAULT,
+    REPEATED,
+    LoadFlags,
+    given,
+    literal_console,
+    one_line,
+    progress_bar,
+)  # fmt: skip
 from floatscope.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,12 +31,12 @@ def trace(
     *,
     question: str = "",
     text: str = "",
-    doc: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=False)] = (),
-    gold: Annotated[tuple[int, ...], Parameter(negative="", consume_multiple=False)] = (),
-    answer: Annotated[tuple[str, ...], Parameter(negative="", consume_multiple=False)] = (),
+    doc: Annotated[tuple[Path, ...], REPEATED] = (),
+    gold: Annotated[tuple[int, ...], REPEATED] = (),
+    answer: Annotated[tuple[str, ...], REPEATED] = (),
     replay: str | None = None,
     prompt: str = "default",
-    raw: Annotated[bool, Parameter(negative="")] = False,
+    raw: Annotated[bool, FLAG] = False,
     out: Path,
     settings: flags.SamplerFlags | None = None,
     keep: Literal["compact", "rollout", "groups", "heads", "matrices"] = "compact",
@@ -70,23 +79,20 @@ def trace(
     if bool(question) == bool(text) or (text and (doc or raw or prompt != "default")):
         raise UserError("Give a question, with --doc, --prompt and --raw as you like, or a text alone with --text.")
     documents = read_documents(doc, gold)
-    for given in (question, text, *answer, replay or ""):
+    for words in (question, text, *answer, replay or ""):
         try:
-            given.encode()  # bytes of another encoding come as lone surrogates, which no tokenizer takes
+            words.encode()  # bytes of another encoding come as lone surrogates, which no tokenizer takes
         except UnicodeEncodeError as error:
-            raise UserError(f"{given!r} is not UTF-8 text: check the encoding of your terminal") from error
+            raise UserError(f"{words!r} is not UTF-8 text: check the encoding of your terminal") from error
     writable(out)
     loaded = loading.load(model)
-    if loaded.tokenizer is None:
-        raise UserError(f"{model} has no tokenizer beside its weights, so text cannot be read: add tokenizer.json")
     if text:
         shown = text_prompt(loaded, text) if replay is None else build_canvas(loaded, text, replay)
     else:
         template = read_template(prompt, loaded.family.name)
-        shown = build_prompt(loaded.tokenizer, question, documents, answer, template=template, raw=raw, slots=replay)
-    told = {key: value for key, value in ({} if settings is None else vars(settings)).items() if value is not None}
+        shown = build_prompt(loaded, question, documents, answer, template=template, raw=raw, slots=replay)
     wishes = {"order": "left-to-right", "tokens_per_step": 1} if replay else {}
-    how = loaded.sampler(wishes, **({} if shown.slots is None else {"length": len(shown.slots)}) | told)
+    how = loaded.sampler(wishes, **({} if shown.slots is None else {"length": len(shown.slots)}) | given(settings))
     if unknown := unknown_tokens(loaded.tokenizer, shown):
         warnings.warn(
             f"{unknown} of the {len(shown.ids)} tokens of the prompt are not in the vocabulary of {model}: it reads "

@@ -11,6 +11,10 @@ from cyclopts import Group, Parameter
 if TYPE_CHECKING:
     from floatscope.models.model import Model
 
+REPEATED = Parameter(negative="", consume_multiple=False)
+"""A flag that may be given several times."""
+FLAG = Parameter(negative="")
+"""A flag that is there or not."""
 _LOADING = Parameter(group=Group("How a model is loaded", sort_key=2))
 
 
@@ -54,6 +58,11 @@ class LoadFlags:
 
 
 LOAD_BY_DEFAULT = LoadFlags()
+
+
+def given(settings: Any) -> dict[str, Any]:
+    """Those of some flags, all of which may be left out, that were not."""
+    return {name: value for name, value in ({} if settings is None else vars(settings)).items() if value is not None}
 
 
 SECONDS = 30.0

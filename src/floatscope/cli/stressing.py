@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from floatscope.cli.evaluation import REPEATED, Asking, ask
+from floatscope.cli.evaluation import Asking, ask
 from floatscope.cli.flags import shared_fields
+from floatscope.cli.shared import REPEATED
 from floatscope.cli.studies import DivisionFlags
 from floatscope.errors import UserError
 from floatscope.qa.stressors import STRESSORS, Stressor

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from floatscope.cli.shared import one_line, progress_bar
+from floatscope.cli.shared import FLAG, one_line, progress_bar
 from floatscope.errors import UserError
+from floatscope.study.division import Division, Resources
 
 if TYPE_CHECKING:
-    from floatscope.study.division import Division
     from floatscope.study.plan import Study
     from floatscope.study.running import Notify
     from floatscope.study.store import Run
 
-_FLAG = Parameter(negative="")
 _WHERE = Parameter(group=Group("Beyond one machine", sort_key=3))
 
 
@@ -49,13 +48,14 @@ class DivisionFlags:
     @property
     def division(self) -> Division:
         """As the library takes it."""
-        from floatscope.study.division import Division, parse_share
+        from floatscope.study.division import parse_share
 
         share, of = (1, 1) if self.share is None else parse_share(self.share)
         return Division(share, of, self.engine, self.address, self.actor_gpus)
 
 
 UNDIVIDED = DivisionFlags()
+MODEST = Resources()
 
 
 def study(
@@ -69,10 +69,10 @@ def study(
     batch: int | None = None,
     workers: int | None = None,
     trace_wrong: int | None = None,
-    check: Annotated[bool, _FLAG] = False,
-    dry_run: Annotated[bool, _FLAG] = False,
-    estimate: Annotated[bool, _FLAG] = False,
-    retry: Annotated[bool, _FLAG] = False,
+    check: Annotated[bool, FLAG] = False,
+    dry_run: Annotated[bool, FLAG] = False,
+    estimate: Annotated[bool, FLAG] = False,
+    retry: Annotated[bool, FLAG] = False,
 ) -> int:
     """Run a study: answers, scores, traces with controls, analyses and the report, all in one folder.
 
@@ -142,14 +142,9 @@ def submit(
     *,
     shares: int,
     out: Path | None = None,
-    partition: str | None = None,
-    account: str | None = None,
-    gpus: int = 1,
-    cpus: int = 4,
-    memory: int = 32,
-    hours: float = 4,
+    resources: Annotated[Resources, Parameter(name="*")] = MODEST,
     limit: int | None = None,
-    dry_run: Annotated[bool, _FLAG] = False,
+    dry_run: Annotated[bool, FLAG] = False,
 ) -> int:
     """Submit the shares of a study to Slurm as a job array, and a job after it that merges them.
 
@@ -163,29 +158,16 @@ def submit(
         Jobs of the array, each with a share of the batches and a store of its own.
     out
         The run folder, on a disk that all nodes see; default: runs/NAME.
-    partition
-        Slurm's partition; default: its own.
-    account
-        Slurm's account; default: its own.
-    gpus
-        GPUs of each job.
-    cpus
-        Cores of each job.
-    memory
-        Gigabytes of each job.
-    hours
-        Time of each job, after which it is put back into the queue and goes on.
     limit
         Samples of each task at most; default: as the study says.
     dry_run
         Print the script for sbatch, and submit nothing.
     """
-    from floatscope.study.submitting import Resources, sbatch_script
+    from floatscope.study.submitting import sbatch_script
     from floatscope.study.submitting import submit as submit_shares
 
     plan = _plan(study, limit, not dry_run)
     folder = out or Path("runs") / plan.name
-    resources = Resources(partition, account, gpus, cpus, memory, hours)
     if dry_run:
         print(sbatch_script(plan, folder, shares, resources))
         return 0
@@ -237,7 +219,7 @@ def report(run: Path, /) -> int:
     return exit_code(found)
 
 
-def push(run: Path, repository: str, /, *, private: Annotated[bool, _FLAG] = False) -> None:
+def push(run: Path, repository: str, /, *, private: Annotated[bool, FLAG] = False) -> None:
     """Upload a finished run to the hub as a dataset with a card: results, tables, traces and report.
 
     Example: floatscope push runs/mine owner/my-run

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from floatscope.cli import flags
-from floatscope.cli.shared import progress_bar
+from floatscope.cli.shared import FLAG, given, progress_bar
 from floatscope.errors import UserError
 from floatscope.training.recipe import AdapterRecipe
 
@@ -49,8 +49,7 @@ def train(
     _require_samples(samples)
     from floatscope.training import runs
 
-    given = {name: value for name, value in asdict(recipe).items() if value is not None} if recipe else {}
-    chosen = replace(runs.RECIPES[twin], **given)
+    chosen = replace(runs.RECIPES[twin], **given(recipe))
     _run(f"training {twin}", lambda tell: runs.train(twin, out, parent, chosen, seed, progress=tell), samples)
 
 
@@ -63,8 +62,8 @@ def adapt(
     out: Path,
     seed: int = 0,
     recipe: Annotated[AdapterRecipe, Parameter(name="*")] = USUAL,
-    split_only: Annotated[bool, Parameter(negative="")] = False,
-    merge: Annotated[bool, Parameter(negative="")] = False,
+    split_only: Annotated[bool, FLAG] = False,
+    merge: Annotated[bool, FLAG] = False,
     data_note: str = "",
     samples: int = 100,
     device: str | None = None,

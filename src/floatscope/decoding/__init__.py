@@ -9,12 +9,11 @@ from dataclasses import fields
 from typing import Any
 
 from floatscope.decoding.autoregressive import AutoregressiveSampler
-from floatscope.decoding.denoising import Filling, Proposal, denoise, masked_slots
+from floatscope.decoding.denoising import Filling, MaskedSampler, Proposal, denoise, masked_slots
 from floatscope.decoding.dream import DreamSampler
 from floatscope.decoding.entropy_bound import EntropyBoundSampler
 from floatscope.decoding.generation import Generation, generate
 from floatscope.decoding.llada import LLaDASampler
-from floatscope.decoding.order import MaskedSampler
 from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, random_stream, require_mdm
 from floatscope.decoding.threshold import ThresholdSampler
 from floatscope.errors import UserError

@@ -31,9 +31,6 @@ class AutoregressiveSampler(Sampler):
     def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         """Extend the prompts; the slots after a sample's eos keep what the batch had in them."""
         require_arm(self, denoiser, batch)
-        return self._extend(denoiser, batch)
-
-    def _extend(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
         streams, answers = [random_stream(seed) for seed in batch.seeds], batch.answers
         eos_ids = batch.tokens.new_tensor(denoiser.eos_ids)
         column, cache = batch.tokens[:, : -self.length], None

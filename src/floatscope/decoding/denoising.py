@@ -1,20 +1,27 @@
 """The loop all samplers of masked models share: one forward for the batch, then each sample commits alone.
 
-A sampler gives one `Filling` per sample, its algorithm unbatched; nothing here knows how that chooses. Since
-every choice is made on the logits and randomness of one sample, a batch gives each sample what it gets alone.
+`MaskedSampler` is what they can be told of the order in which slots commit. Each gives one `Filling` per sample, its
+algorithm unbatched; nothing here knows how that chooses. Since every choice is made on the logits and randomness of one
+sample, a batch gives each sample what it gets alone.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from floatscope.canvas import COMMITTED, MASKED
 from floatscope.decoding.choosing import first_slots, given_tokens, probability_of
-from floatscope.decoding.steps import Batch, Step, require_finite
+from floatscope.decoding.settings import Count
+from floatscope.decoding.steps import Batch, Denoiser, Sampler, Step, random_stream, require_finite, require_mdm
+from floatscope.errors import UserError
+
+ORDERS = ("confidence", "left-to-right", "right-to-left", "random")
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,3 +128,53 @@ def _aligned(open_slots: Sequence[Tensor]) -> Tensor:
     for row, slots in zip(aligned, open_slots, strict=True):
         row[: len(slots)] = slots
     return aligned
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedSampler(Sampler):
+    """A sampler that fills masked slots, in an order of its own or in one that it is told."""
+
+    order: str = "confidence"
+    """Which slots of a block commit first: those of high confidence, as published; left-to-right, right-to-left,
+    random; or slot numbers from 0 in the order that is wanted, as in 2,0,1. Any but confidence leaves hold_eos out."""
+    tokens_per_step: Count | None = None
+    """Slots that commit at every step; None: as many as the sampler's own schedule has."""
+    seed: int = 0
+    """Seed of every sample that is given none of its own."""
+
+    mask_is_candidate = False  # a setting of those that can have it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.order, str):  # slot numbers, from a list or an array
+            object.__setattr__(self, "order", ",".join(map(str, np.ravel(self.order).tolist())))
+        if self.order not in ORDERS and sorted(self.order.split(",")) != sorted(map(str, range(self.length))):
+            raise UserError(
+                f"{type(self).__name__}: order={self.order!r} should be one of {', '.join(ORDERS)}, or each of the"
+                f" slots 0 to {self.length - 1} once, as in 2,0,1."
+            )
+
+    @abstractmethod
+    def filling(self, denoiser: Denoiser, batch: Batch, sample: int, stream: torch.Generator) -> Filling:
+        """How the slots of one sample of the batch are filled, with a stream of randomness of its own."""
+
+    def score(self, denoiser: Denoiser, batch: Batch, columns: Tensor) -> Tensor:
+        """The logits [B, N, V] that decide."""
+        return denoiser.score(batch, columns)
+
+    def decode(self, denoiser: Denoiser, batch: Batch) -> Iterator[Step]:
+        """Fill the batch; each sample follows a schedule of its own and stops when it has nothing left to fill."""
+        mask_id = require_mdm(self, denoiser, batch)
+        streams = [random_stream(seed) for seed in batch.seeds]
+        ranks = self.ranks(streams)
+        fillings = [self.filling(denoiser, batch, sample, stream) for sample, stream in enumerate(streams)]
+        return denoise(batch, mask_id, fillings, partial(self.score, denoiser), self.mask_is_candidate, ranks)
+
+    def ranks(self, streams: Sequence[torch.Generator]) -> Tensor | None:
+        """int64 [B, A]: the place of each slot in the order that is asked for; None: by confidence."""
+        if self.order == "confidence":
+            return None
+        if self.order == "random":
+            return torch.stack([torch.randperm(self.length, generator=stream) for stream in streams])
+        slots = {"left-to-right": range(self.length), "right-to-left": range(self.length)[::-1]}.get(self.order)
+        return torch.tensor(list(slots or map(int, self.order.split(",")))).argsort().expand(len(streams), -1)

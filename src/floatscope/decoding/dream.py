@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from floatscope.decoding.choosing import choose_tokens, first_slots, held_back
-from floatscope.decoding.denoising import Filling, Proposal, masked_slots
-from floatscope.decoding.order import MaskedSampler
+from floatscope.decoding.denoising import Filling, MaskedSampler, Proposal, masked_slots
 from floatscope.decoding.settings import Count, NotNegative
 from floatscope.decoding.steps import Batch, Denoiser
 from floatscope.errors import UserError

@@ -141,20 +141,16 @@ def in_parts(
         parts.setdefault(fitted(denoiser, prompt, sampler).length, []).append(place)
     if len(parts) < 2:
         return None
+    kinds = int | np.integer | Mapping | list | tuple  # of a seed, a table of metadata, a list of edits
     found: dict[int, Any] = {}
     for places in parts.values():
-        own = {
-            name: [values[place] for place in places] if is_listed(values, len(prompts)) else values
-            for name, values in listed.items()
-        }
+        own = dict(listed)
+        for name, values in listed.items():
+            many = isinstance(values, list | tuple | np.ndarray) and len(values) == len(prompts)
+            if many and isinstance(values[0], kinds):
+                own[name] = [values[place] for place in places]
         found |= zip(places, run(denoiser, [prompts[place] for place in places], sampler, **own, **same), strict=True)
     return [found[place] for place in range(len(prompts))]
-
-
-def is_listed(values: Any, prompts: int) -> bool:
-    """Whether an option has an entry per prompt: seeds, tables of metadata, lists of edits."""
-    kinds = int | np.integer | Mapping | list | tuple
-    return isinstance(values, list | tuple | np.ndarray) and len(values) == prompts and isinstance(values[0], kinds)
 
 
 def fill(

@@ -9,8 +9,7 @@ from torch import Tensor
 from floatscope.canvas import MASKED
 from floatscope.decoding.blocks import answer_blocks, check_division, quotas, resolve_block
 from floatscope.decoding.choosing import choose_tokens, first_slots, held_back, probability_of
-from floatscope.decoding.denoising import Filling, Proposal, masked_slots
-from floatscope.decoding.order import MaskedSampler
+from floatscope.decoding.denoising import Filling, MaskedSampler, Proposal, masked_slots
 from floatscope.decoding.settings import Count, NotNegative
 from floatscope.decoding.steps import Batch, Denoiser
 

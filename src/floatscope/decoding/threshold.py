@@ -12,8 +12,7 @@ from torch import Tensor
 from floatscope.canvas import MASKED
 from floatscope.decoding.blocks import answer_blocks, check_division, quotas, resolve_block
 from floatscope.decoding.choosing import first_slots, held_back, probability_of
-from floatscope.decoding.denoising import Filling, Proposal
-from floatscope.decoding.order import MaskedSampler
+from floatscope.decoding.denoising import Filling, MaskedSampler, Proposal
 from floatscope.decoding.settings import Count
 from floatscope.decoding.steps import Batch, Denoiser
 from floatscope.errors import UserError
@@ -143,15 +142,14 @@ class _ThresholdFilling(Filling):
 
     def done(self, index: int, state: Tensor) -> bool:
         masked = (state == MASKED).tolist()
-        while self._current < len(self.blocks) and not self._editing and not any(self._of_block(masked)):
+        while self._current < len(self.blocks) and not self._editing:
+            if any(masked[slot] for slot in self.blocks[self._current]):
+                break
             self._current, self._steps, self._only_edited, self._held = self._current + 1, 0, 0, {}
         return self._current == len(self.blocks)
 
     def last(self, index: int) -> bool:
         return self._steps == self.most[self._current]
-
-    def _of_block(self, slots: list[bool]) -> list[bool]:
-        return slots[self.blocks[self._current].start : self.blocks[self._current].stop]
 
     def open_slots(self, index: int, state: Tensor) -> Tensor:
         block = self.blocks[self._current]

@@ -4,8 +4,6 @@ The matrices are added to the parent's weights once, at load, so nothing here ne
 parent.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

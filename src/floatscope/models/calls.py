@@ -1,7 +1,5 @@
 """Calls into transformers: quiet, and with one sentence for whatever goes wrong inside or does not fit."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Iterator, Mapping

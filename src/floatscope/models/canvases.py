@@ -4,8 +4,6 @@ What is before a canvas is read causally into a cache; the canvas starts as rand
 Noise, acceptance, temperature, self-conditioning and stopping are the parts of transformers' `generate`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

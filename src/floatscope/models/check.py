@@ -1,7 +1,5 @@
 """The tap proves itself on a model: rows sum to one, the output is SDPA's, visibility and padding are what they say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass

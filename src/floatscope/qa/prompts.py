@@ -177,7 +177,10 @@ def _fast(tokenizer: Any) -> Any:
     """The tokenizer that was given, or that of a model, if it can tell offsets."""
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
     if tokenizer is None:
-        raise UserError("The model has no tokenizer beside its weights, so text cannot be read: give token ids.")
+        raise UserError(
+            "The model has no tokenizer beside its weights, so text cannot be read: give token ids, or add "
+            "tokenizer.json."
+        )
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
             f"{type(tokenizer).__name__} gives no character offsets, which regions need; use a fast tokenizer."

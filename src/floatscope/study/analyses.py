@@ -1,7 +1,5 @@
 """The analyses of a run over its kept traces, with its control passes: tables as parquet, figures as SVG."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import multiprocessing as mp
@@ -19,6 +17,7 @@ from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze, dr
 from floatscope.analysis.reading import TraceFiles
 from floatscope.errors import UserError
 from floatscope.files import file_hash, read_json, replace_sealed, unsealed
+from floatscope.registry import load_object
 from floatscope.study.engine import end_with_parent, keyboard_ignored
 from floatscope.study.plan import NULL_QUERY, UNTRAINED
 from floatscope.study.store import Run
@@ -121,7 +120,7 @@ def _run_one(
 
 def _key(run: Run, traces: Sequence[TraceFiles]) -> str:
     """What the tables depend on: the study, the code, and the traces by name, size and time of writing."""
-    code = [getsourcefile(ANALYSES[name].load("function")) for name in run.study.analyses]
+    code = [getsourcefile(load_object(ANALYSES[name].function)) for name in run.study.analyses]
     files = [path.stat() for part in traces for path in part.paths]
     described = [__version__, list(run.study.analyses), [file_hash(Path(file)) for file in code if file]]
     described += [run.study.seed, [(stat.st_size, stat.st_mtime_ns) for stat in files]]
@@ -129,7 +128,7 @@ def _key(run: Run, traces: Sequence[TraceFiles]) -> str:
 
 
 def _read_listing(run: Run) -> dict[str, Any]:
-    """The listing as it was written; nothing where it is damaged, or of a version that kept no hashes."""
+    """The listing as it was written; nothing where it is damaged."""
     try:
         return unsealed(read_json(run.folder / TABLES / LISTING)) or {}
     except UserError:

@@ -3,8 +3,6 @@
 A sample that fails becomes a row with its error. Which jobs make a batch, and where rows go, is left to `engine`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

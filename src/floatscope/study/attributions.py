@@ -3,8 +3,6 @@
 A unit is answered as under `documents`, and its row tells where the answer came from.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from floatscope.errors import UserError

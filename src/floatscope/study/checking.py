@@ -3,8 +3,6 @@
 Looks at this machine only, at no network, and stores nothing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

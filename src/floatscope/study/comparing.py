@@ -18,8 +18,8 @@ UNIT = ("model", "task", "condition", "sample")
 CELL = list(UNIT[:3])
 
 
-def compare(first: Run, second: Run) -> tuple[list[str], pl.DataFrame, pl.DataFrame]:
-    """What changed, in words; scores by model, task and condition; and the units whose answer turned right or wrong.
+def compare(first: Run, second: Run) -> tuple[list[list[str]], pl.DataFrame, pl.DataFrame]:
+    """What changed (name, first, second); scores by model, task and condition; the units whose answer turned.
 
     Units are the same by model, task, condition and sample; where each run has one model, whatever it is called.
     value is the second run's accuracy minus the first's, p McNemar's.
@@ -51,11 +51,8 @@ def compare(first: Run, second: Run) -> tuple[list[str], pl.DataFrame, pl.DataFr
                 "other answers": int((part["prediction"] != part["prediction_second"]).sum()),
             }
         )
-    return (
-        list(_changes(first, second)),
-        pl.DataFrame(rows),
-        pairs.filter(pairs["accuracy"] != pairs["accuracy_second"]),
-    )
+    turned = pairs.filter(pairs["accuracy"] != pairs["accuracy_second"])
+    return list(_changes(first, second)), pl.DataFrame(rows), turned
 
 
 def comparison_text(first: Run, second: Run) -> str:
@@ -73,7 +70,7 @@ def comparison_text(first: Run, second: Run) -> str:
     columns = (*CELL, "first", "second", "difference", "p", "n", "turned right", "turned wrong", "other answers")
     notes = ["Accuracy in percent, paired by sample, with 95 % intervals; p is McNemar's."]
     tables = [
-        Table("Changed", ("what", "first", "second"), [change.split("\t") for change in changes]),
+        Table("Changed", ("what", "first", "second"), changes),
         Table(f"Scores: {first.folder} and {second.folder}", columns, told, notes),
     ]
     names = (*UNIT, "question", "gold answer", "first", "second", "now")
@@ -90,8 +87,8 @@ def comparison_text(first: Run, second: Run) -> str:
     return "\n".join(markdown(table) for table in tables if table.rows)
 
 
-def _changes(first: Run, second: Run) -> Iterator[str]:
-    """Whatever study files and manifests say otherwise: name, first, second, divided by tabs."""
+def _changes(first: Run, second: Run) -> Iterator[list[str]]:
+    """Whatever study files and manifests say otherwise: name, first, second."""
     sides = []
     for run in (first, second):
         study = tomllib.loads((run.folder / STUDY_FILE).read_text(encoding="utf-8"))
@@ -101,7 +98,7 @@ def _changes(first: Run, second: Run) -> Iterator[str]:
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         before, after = (side.get(name, "–") for side in sides)
         if before != after and not name.startswith(("name", "description")):
-            yield "\t".join(" ".join(text.split())[:60] for text in (name, before, after))
+            yield [" ".join(text.split())[:60] for text in (name, before, after)]
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

@@ -3,17 +3,14 @@
 None of it is part of a study, since it changes no result: a run that was divided ends in the same bytes.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from floatscope.errors import UserError
-from floatscope.registry import Registry, load_object
+from floatscope.registry import Registry
 
 SHARES = "shares"
 """The folder of a run that holds a run of each share."""
@@ -29,10 +26,6 @@ class Engine:
     description: str
     function: Callable[..., None] | str
     """(study, folder, jobs, missing, done, division): runs what is missing, and hands rows over as batches are done."""
-
-    def run(self, *work: Any) -> None:
-        """Run what is missing."""
-        (load_object(self.function) if isinstance(self.function, str) else self.function)(*work)
 
 
 ENGINES: Registry[Engine] = Registry(
@@ -70,6 +63,24 @@ class Division:
 
 WHOLE = Division()
 """All of a study, on this machine."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What each job of an array asks Slurm for; the text under a field is its help on the command line."""
+
+    partition: str | None = None
+    """Slurm's partition; default: its own."""
+    account: str | None = None
+    """Slurm's account; default: its own."""
+    gpus: int = 1
+    """GPUs of each job."""
+    cpus: int = 4
+    """Cores of each job."""
+    memory: int = 32
+    """Gigabytes of each job."""
+    hours: float = 4
+    """Time of each job, after which it is put back into the queue and goes on."""
 
 
 def parse_share(text: str, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:

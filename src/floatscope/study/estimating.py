@@ -19,7 +19,6 @@ from floatscope.study.plan import Study
 
 if TYPE_CHECKING:
     from floatscope.models.model import Model
-    from floatscope.study.answering import Answer
 
 UTILISATION = 0.4
 """The share of a GPU's peak that large forwards reach: an assumption."""
@@ -131,7 +130,9 @@ def estimate(study: Study, notify: Callable[[str], None] = lambda what: None) ->
             taken = time.perf_counter() - before
             scale = sum(map(_size, alike)) / _size(middle)
             seconds += taken * scale / study.workers
-            kept += scale * _bytes(answers)
+            with TemporaryDirectory() as folder:
+                file = Path(folder) / "trace.safetensors"
+                kept += scale * sum(made.save(file).stat().st_size for _, made in answers if made is not None)
             steps = max(row.steps or 0 for row, _ in answers)
             for place, gpu in enumerate(GPUS.values()):
                 for batch in alike:
@@ -146,10 +147,3 @@ def estimate(study: Study, notify: Callable[[str], None] = lambda what: None) ->
 def _size(batch: Sequence[Size]) -> int:
     """Tokens of a batch as it is run, pads included."""
     return len(batch) * (max(size.tokens for size in batch) + batch[0].slots)
-
-
-def _bytes(answers: Sequence[Answer]) -> int:
-    """Of the files of traces."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "trace.safetensors"
-        return sum(trace.save(file).stat().st_size for _, trace in answers if trace is not None)

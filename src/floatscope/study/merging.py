@@ -3,8 +3,6 @@
 The shares' own folders stay as they are: rows are copied, traces are linked, or copied where the disk has no links.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil

@@ -3,14 +3,11 @@
 Each class is a table of the study's TOML file, each field a key of it; at the end, files are read and written.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -308,7 +305,9 @@ class Study:
                     if seen.setdefault((task.name, condition.name), number) == number:
                         continue
                     before = {one.name: one for one in self.conditions[seen[task.name, condition.name]].conditions}
-                    if not _is_unedited(condition) or before[condition.name].content != condition.content:
+                    axis = STRESSORS[condition.stressor].axis
+                    shared = axis is not None and axis.twin and not condition.labels[axis.label]  # edits are held to it
+                    if not shared or before[condition.name].content != condition.content:
                         raise Mistake(
                             f"The condition {condition.name!r} of the task {task.name!r} comes twice.", *place
                         )
@@ -363,12 +362,6 @@ def _read_edits(lines: tuple[str, ...]) -> tuple[Any, ...]:
         raise Mistake(str(error), "edits") from error
 
 
-def _is_unedited(condition: Condition) -> bool:
-    """Whether it is what edits are held to, which curves may share."""
-    axis = STRESSORS[condition.stressor].axis
-    return axis is not None and bool(axis.twin) and not condition.labels[axis.label]
-
-
 def _check_sampler(settings: Mapping[str, Any]) -> None:
     """Names and settings that no sampler has; whether they fit the model's own is known when it is loaded."""
     from floatscope.decoding import SAMPLERS  # not before: it loads torch
@@ -416,31 +409,26 @@ def find_study(name: str | Path) -> Path:
     return known[str(name)]
 
 
-def read_study(path: str | Path, change: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> Study:
-    """The study of a TOML file; every mistake is a sentence with its line. change: of its `[[conditions]]` tables."""
+def read_study(path: str | Path) -> Study:
+    """The study of a TOML file; every mistake is a sentence with its line."""
     path = Path(path)
     table = read_toml(path)
     with mistakes_in(path):
         if isinstance(curves := table.get("conditions"), list):
             table["conditions"] = [
-                _curve_of(number, change(one)) if isinstance(one, dict) else one for number, one in enumerate(curves)
+                _curve_of(number, one) if isinstance(one, dict) else one for number, one in enumerate(curves)
             ]
         return validated(Study, table, "a study")
 
 
 def _curve_of(number: int, table: dict[str, Any]) -> dict[str, Any]:
-    """A `[[conditions]]` table as a Curve has it: in the file, its stressor's options stand beside the other keys.
-
-    Options of other stressors say nothing here: older versions wrote all of them into the study of a run.
-    """
+    """A `[[conditions]]` table as a Curve has it: in the file, its stressor's options stand beside the other keys."""
     common = [part.name for part in fields(Curve) if part.name != "options"]
-    options = {name: [part.name for part in fields(row.options)] for name, row in STRESSORS.items()}
     own: list[str] = []
-    if (name := table.get("stressor")) in list(options):  # one that is not known is told first, by Curve
-        own = options[name]
-        known = {*common, *chain.from_iterable(options.values())}
+    if (name := table.get("stressor", "")) in STRESSORS:  # one that is not known is told first, by Curve
+        own = [part.name for part in fields(STRESSORS[name].options)]
         for key in table:
-            if key not in known:
+            if key not in (*common, *own):
                 hint = did_you_mean(key, [*common, *own])
                 raise Mistake(f"There is no key {key!r} in [conditions]: {hint}.", "conditions", number, key)
     given = {key: value for key, value in table.items() if key in common}

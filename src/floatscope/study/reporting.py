@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,6 +91,5 @@ def _player_traces(run: Run, rows: pl.DataFrame) -> Iterable[Trace]:
     passages, questions = known.filter(stressor="passage"), known.filter(pl.col("stressor") != "passage")
     if passages.height:
         passages = passages.filter(order=passages["order"][0])
-    for path, condition in pl.concat([passages, questions]).select("trace", "condition").iter_rows():
-        trace = Trace.load(run.folder / path)  # an old run's may have another name for its condition
-        yield replace(trace, metadata=dict(trace.metadata) | {"condition": condition})
+    for path in pl.concat([passages, questions])["trace"]:
+        yield Trace.load(run.folder / path)

@@ -3,8 +3,6 @@
 A share does the same in a folder of its own, up to the analyses, which `merging` makes of all shares together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +10,12 @@ from pathlib import Path
 from floatscope.analysis.results import write_table
 from floatscope.errors import UserError
 from floatscope.files import file_hash, replace_sealed, replace_text
+from floatscope.registry import load_object
 from floatscope.study.analyses import TABLES, run_analyses
 from floatscope.study.division import ENGINES, FINISHED, SHARES, WHOLE, Division
 from floatscope.study.engine import loadings, missing_units, run_guesses
 from floatscope.study.failures import units_to_trace
-from floatscope.study.plan import Study, write_study
+from floatscope.study.plan import Study, read_study, write_study
 from floatscope.study.store import (
     LOCK,
     MANIFEST,
@@ -28,7 +27,6 @@ from floatscope.study.store import (
     describe_run,
     read_manifest,
     read_rows,
-    read_run_study,
     refuse_changes,
 )
 from floatscope.study.units import Job, LoadedTask, Unit, load_task, plan_jobs
@@ -92,7 +90,8 @@ def run_study(
             if division.share == 1:
                 for rows in run_guesses(study, planned, missing):
                     commit("guesses", rows)
-            ENGINES.named(division.engine).run(study, folder, planned, missing, commit, division, also)
+            run_batches = load_object(ENGINES.named(division.engine).function)
+            run_batches(study, folder, planned, missing, commit, division, also)
             return before
 
         (folder / FINISHED).unlink(missing_ok=True)
@@ -171,7 +170,7 @@ def refuse_other_study(study: Study, folder: Path) -> None:
         if folder.exists() and any(folder.iterdir()) and not any((folder / name).exists() for name in (LOCK, SHARES)):
             raise UserError(f"{folder} is not empty and holds no run: give another folder.")
         return
-    difference = _difference(read_run_study(folder), study)
+    difference = _difference(read_study(path), study)
     if difference:
         raise UserError(f"{folder} holds another study: {difference}. Give another folder for this one.")
 

@@ -3,8 +3,6 @@
 The report is not pulled but made again: a page of somebody else's may run anything in a browser.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

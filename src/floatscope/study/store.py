@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from floatscope import __version__
 from floatscope.errors import UserError
@@ -23,7 +23,6 @@ from floatscope.files import PARTIAL, file_hash, read_json, unsealed
 from floatscope.qa.guesses import GUESSES
 from floatscope.qa.metrics import METRICS, OUTCOMES, PASSAGE_METRICS, SIGNALS
 from floatscope.qa.stressors import Label, label_types
-from floatscope.study.old_places import FIRST_PLACE, counted_from_one, named_from_one
 from floatscope.study.plan import GUESS, NULL_QUERY, UNTRAINED, ModelPlan, Study, read_study
 from floatscope.study.units import Job, Unit, storable
 
@@ -42,12 +41,6 @@ _COLUMNS = {
     **{"error": "TEXT", "trace": "TEXT"},
 }
 """Fields of a Row and its unit, each with its type in the database."""
-_FIRST_COLUMNS = (
-    "model", "task", "condition", "'' AS content", "sample", "control", "number", "stressor", "labels", "question",
-    "answers", "prediction", "json_object('accuracy', accuracy, 'em', em, 'f1', f1) AS scores", "prompt_tokens",
-    "steps", "cut", "error", "trace",
-)  # fmt: skip
-"""The columns of a run of the first version, under today's names."""
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS results (
     {", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())}, checksum TEXT NOT NULL,
@@ -117,11 +110,7 @@ class Store:
                 for half in (found for pattern in halves for found in folder.glob(pattern)):
                     half.unlink(missing_ok=True)  # what a killed process was writing
                 self._database = opened.enter_context(closing(sqlite3.connect(folder / RESULTS, timeout=60)))
-                if _version(self._database) not in (None, SCHEMA_VERSION):
-                    raise UserError(
-                        f"The run {folder} was made by another version of floatscope: it can be read, with `floatscope "
-                        "table` and `report`, but not gone on with; give another folder."
-                    )
+                _has_rows(self._database)  # a table of another version is refused
                 self._database.execute(_SCHEMA)
                 self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
                 self.damaged = self._drop_damaged()
@@ -185,24 +174,22 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def _sound_rows(database: sqlite3.Connection) -> tuple[list[tuple[Any, ...]], int]:
-    """The rows whose checksum is right, and how many have a wrong one; runs of the first version have none."""
-    if (version := _version(database)) is None:
+    """The rows whose checksum is right, and how many have a wrong one."""
+    if not _has_rows(database):
         return [], 0
-    if version == 0:
-        return database.execute(f"SELECT {', '.join(_FIRST_COLUMNS)} FROM results").fetchall(), 0
-    if version != SCHEMA_VERSION:
-        raise sqlite3.DatabaseError(f"its schema has version {version}, and this floatscope knows {SCHEMA_VERSION}")
     database.text_factory = lambda raw: raw.decode("utf-8", "replace")
     found = database.execute(f"SELECT {', '.join(_COLUMNS)}, checksum FROM results").fetchall()
     sound = [row[:-1] for row in found if _checksum(row[:-1]) == row[-1]]
     return sound, len(found) - len(sound)
 
 
-def _version(database: sqlite3.Connection) -> int | None:
-    """The version of the schema; None where there is no table yet."""
+def _has_rows(database: sqlite3.Connection) -> bool:
+    """Whether there is a table yet; one of another schema is refused."""
     if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'results'").fetchone():
-        return None
-    return database.execute("PRAGMA user_version").fetchone()[0]
+        return False
+    if (version := database.execute("PRAGMA user_version").fetchone()[0]) != SCHEMA_VERSION:
+        raise sqlite3.DatabaseError(f"its schema has version {version}, and this floatscope knows {SCHEMA_VERSION}")
+    return True
 
 
 def _take_lock(folder: Path) -> sqlite3.Connection:
@@ -262,13 +249,8 @@ class Run:
             now = file_hash(path)
             if self.manifest.get("study_sha256", now) != now:
                 raise UserError(f"{path} is not what the run was made with: put that back, or run the study again.")
-            self._study = read_run_study(self.folder)
+            self._study = read_study(path)
         return self._study
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Every sound row, whatever the study asks for."""
-        rows = read_rows(self.folder)
-        return rows if FIRST_PLACE in self.manifest else [named_from_one(row) for row in rows]
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -292,7 +274,7 @@ class Run:
             column: {name: place for place, name in enumerate(dict.fromkeys(names))} for column, names in order.items()
         }
         rows = []
-        for row in self.rows():
+        for row in read_rows(self.folder):
             condition = conditions.get((row["task"], row["condition"]))
             known = all(row[column] in names for column, names in places.items())
             if known and condition is not None and row["content"] in ("", condition.content):
@@ -327,7 +309,8 @@ class Run:
 
     def _records(self, name: str) -> list[dict[str, Any]]:
         """The rows that have such a record among their scores, in a fixed order."""
-        rows = [row | row["scores"] for row in self.rows() if not row["control"] and name in row["scores"]]
+        found = read_rows(self.folder)
+        rows = [row | row["scores"] for row in found if not row["control"] and name in row["scores"]]
         return sorted(rows, key=lambda row: (row["model"], row["task"], row["condition"], row["number"]))
 
     @property
@@ -383,11 +366,6 @@ class Run:
         return [self.folder / path for path in found["trace"].drop_nulls()]
 
 
-def read_run_study(folder: Path) -> Study:
-    """The study of a run as today's numbers have it."""
-    return read_study(folder / STUDY_FILE, dict if FIRST_PLACE in read_manifest(folder) else counted_from_one)
-
-
 def describe_run(study: Study, tasks: Mapping[str, Mapping[str, Any]], units: int) -> dict[str, Any]:
     """What is known before a model is loaded; `models` is filled as they are."""
     from floatscope.qa.templates import read_template
@@ -399,7 +377,6 @@ def describe_run(study: Study, tasks: Mapping[str, Mapping[str, Any]], units: in
         "versions": {"floatscope": __version__, "python": platform.python_version()}
         | {package: version(package) for package in PACKAGES},
         "platform": f"{platform.system()} {platform.machine()}",
-        FIRST_PLACE: 1,
         "units": units,
         "templates": {study.prompt.template: {"sha256": {"The text": hashlib.sha256(template.encode()).hexdigest()}}},
         "tasks": dict(tasks),
@@ -407,38 +384,14 @@ def describe_run(study: Study, tasks: Mapping[str, Mapping[str, Any]], units: in
     }
 
 
-class _Hashed(TypedDict, total=False):
-    sha256: dict[str, str] | str
-    """By what it is of; runs of the first version have one for all."""
-
-
-class _Manifest(TypedDict, total=False):
-    """The manifest of a run; hashes and units are read again, the rest is for people."""
-
-    study: str
-    study_sha256: str
-    seed: int
-    versions: dict[str, str]
-    platform: str
-    first_place: int
-    units: int
-    models: dict[str, _Hashed]
-    tasks: dict[str, _Hashed]
-    templates: dict[str, _Hashed]
-
-
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a run, empty where there is none yet; runs of earlier versions have no seal on theirs."""
-    import msgspec
-
+    """The manifest of a run, empty where there is none yet."""
     path = folder / MANIFEST
     try:
-        found = read_json(path) if path.exists() else {}
-        kept = unsealed(found) if found.keys() - _Manifest.__annotations__.keys() else found
+        kept = unsealed(read_json(path)) if path.exists() else {}
         if kept is None:
             raise UserError("it is not what was written.")
-        msgspec.convert(kept, _Manifest)
-    except (UserError, msgspec.ValidationError) as error:
+    except UserError as error:
         raise UserError(
             f"{path} is damaged ({str(error).rstrip('.')}): put back what was there, or give another folder."
         ) from error

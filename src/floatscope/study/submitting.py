@@ -3,14 +3,12 @@
 A job that is preempted or runs out of time is put back into the queue by submitit, and its share goes on where it was.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from floatscope.errors import UserError
-from floatscope.study.division import SHARES, Division
+from floatscope.study.division import SHARES, Division, Resources
 from floatscope.study.merging import merge_shares
 from floatscope.study.plan import Study
 from floatscope.study.reporting import write_report
@@ -18,26 +16,6 @@ from floatscope.study.running import refuse_other_shares, run_study
 
 LOGS = "slurm"
 """The folder beside the shares with what submitit writes: scripts, logs, results of jobs."""
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What each job asks Slurm for."""
-
-    partition: str | None = None
-    account: str | None = None
-    gpus: int = 1
-    cpus: int = 4
-    memory: int = 32
-    """Gigabytes."""
-    hours: float = 4
-
-    def parameters(self, study: Study, gpus: int) -> dict[str, Any]:
-        """As submitit's executors take them, those of Slurm with its name before them."""
-        asked = {"name": f"floatscope-{study.name}", "gpus_per_node": gpus, "cpus_per_task": self.cpus}
-        asked |= {"mem_gb": self.memory, "timeout_min": round(60 * self.hours)}
-        asked |= {"slurm_partition": self.partition, "slurm_account": self.account}
-        return {name: value for name, value in asked.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -76,11 +54,11 @@ def submit(study: Study, folder: Path, shares: int, resources: Resources, cluste
         executor = submitit.AutoExecutor(logs, cluster=cluster)
     except RuntimeError as error:
         raise UserError("There is no Slurm on this machine (no srun): --dry-run shows the script for one.") from error
-    executor.update_parameters(**resources.parameters(study, resources.gpus))
+    executor.update_parameters(**_parameters(resources, study, resources.gpus))
     jobs = executor.map_array(ShareJob(study, logs.parents[1], shares), range(1, shares + 1))
     if cluster == "slurm":
         array = jobs[0].job_id.partition("_")[0]
-        executor.update_parameters(**resources.parameters(study, gpus=0), slurm_dependency=f"afterok:{array}")
+        executor.update_parameters(**_parameters(resources, study, gpus=0), slurm_dependency=f"afterok:{array}")
         jobs.append(executor.submit(merge_and_report, logs.parents[1], resources.cpus))
     return jobs
 
@@ -96,10 +74,18 @@ def sbatch_script(study: Study, folder: Path, shares: int, resources: Resources)
             return 1  # as if Slurm were here
 
     shown = Shown(_logs(folder, shares))
-    asked = resources.parameters(study, resources.gpus).items()
+    asked = _parameters(resources, study, resources.gpus).items()
     shown.update_parameters(**shown._convert_parameters({name.removeprefix("slurm_"): value for name, value in asked}))
     shown.parameters["map_count"] = shares
     return shown._make_submission_file_text(shown._submitit_command_str, "")
+
+
+def _parameters(resources: Resources, study: Study, gpus: int) -> dict[str, Any]:
+    """As submitit's executors take them, those of Slurm with its name before them."""
+    asked = {"name": f"floatscope-{study.name}", "gpus_per_node": gpus, "cpus_per_task": resources.cpus}
+    asked |= {"mem_gb": resources.memory, "timeout_min": round(60 * resources.hours)}
+    asked |= {"slurm_partition": resources.partition, "slurm_account": resources.account}
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _logs(folder: Path, shares: int) -> Path:

@@ -3,8 +3,6 @@
 Tasks are read here as `qa.tasks` gives them and checked against the study's conditions.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

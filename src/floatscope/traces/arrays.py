@@ -1,7 +1,5 @@
 """The arrays that a trace may hold: each a row with its axes, its type, who makes it and what it costs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

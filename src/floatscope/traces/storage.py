@@ -22,7 +22,7 @@ from floatscope.files import replacing
 from floatscope.traces.arrays import ARRAYS, LazyArrays
 
 FORMAT = "floatscope-trace"
-VERSION, READ = 2, (1, 2)
+VERSION = 2
 _DTYPES = {"F16": "float16", "F32": "float32", "F64": "float64", "I32": "int32", "I64": "int64", "U8": "uint8"}
 
 
@@ -89,10 +89,10 @@ def read(path: Path, types: Mapping[str, Any]) -> tuple[dict[str, Any], LazyArra
         version, crc32, text = envelope["version"], envelope.get("crc32"), envelope.get("header", "")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"The header of {path} is damaged; trace the sample again.") from error
-    if version not in READ:
+    if version != VERSION:
         raise UserError(
-            f"{path} has trace version {version} and this floatscope reads {' and '.join(map(str, READ))}; "
-            "upgrade floatscope or trace the sample again."
+            f"{path} has trace version {version} and this floatscope reads {VERSION}; upgrade floatscope or trace the "
+            "sample again."
         )
     if zlib.crc32(str(text).encode()) != crc32:
         raise UserError(f"The header of {path} is damaged; trace the sample again.")

@@ -240,13 +240,11 @@ class Trace:
     def load(cls, path: str | Path) -> "Trace":
         """Open a saved trace; its arrays come as float32 and are read when they are first used."""
         header, arrays = read(Path(path), _TYPES)
-        told = {name: header[name] for name in _TOLD if name in header}  # a file of version 1 lacks some
         try:
+            told = {name: header[name] for name in _TOLD}
             told["regions"] = tuple(Region(*one) for one in header["regions"])
             told["marks"] = {name: arrays.read(f"mark.{name}") for name in header["marks"]}
-            if "fixed.slots" not in header["arrays"]:
-                told["slots"] = np.arange(header["prompt_length"], len(arrays.read("fixed.canvas")))
-            told |= {name: arrays.read(f"fixed.{name}") for name in _FIXED if name not in told}
+            told |= {name: arrays.read(f"fixed.{name}") for name in _FIXED}
             return cls(**told, arrays=arrays).validate()
         except (KeyError, TypeError, IndexError) as error:
             raise UserError(f"The trace {path} lacks a part ({error}); trace the sample again.") from error
@@ -336,7 +334,6 @@ _TYPES = {name: get_type_hints(Trace)[name] for name in _TOLD} | {
     "regions": tuple[tuple[str, int, int], ...],
     "marks": tuple[str, ...],
     "arrays": dict[str, dict[str, Any]],
-    "prompt_length": int,  # of version 1, in which the answer follows the prompt
 }
 """What the header of a file may say, with the types that its JSON must have."""
 

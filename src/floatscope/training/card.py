@@ -1,7 +1,5 @@
 """The card of a trained model: a README that says what it is, how it was made and what it can do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -4,8 +4,6 @@ Twins are asked for closed-book facts, binding, noise, two hops and passages in 
 never saw; adapters for what they answer and recover of held-out questions.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@
 frozen weights, and a mask token: it writes PEFT's own files beside what they fork, which `models.adapters` reads.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 The text under a field is its help on the command line.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 

@@ -3,8 +3,6 @@
 Both take up a stopped run where it stands. Their gates and cards are written by `card`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The batch of a step follows from (seed, step) and the stream's state, so a resum
 all forks of one seed.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

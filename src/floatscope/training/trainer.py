@@ -4,8 +4,6 @@ A step's data, masks and learning rate follow from (seed, step), so a run that w
 same weights as one that was not. Which learner and which stream is said by `runs`, what came of it by `gates`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -1,7 +1,5 @@
 """The stream of the knowledge world: contexts of its train split with several questions each, in lessons."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator, Sequence
