@@ -69,6 +69,16 @@ def test_a_replay_of_an_mdm_is_that_of_plain_passes(name):
         )
 
 
+def test_of_a_batch_each_has_the_divergence_of_its_own_open_slots():
+    """Blocks of 4 from position 0: after 13 tokens three slots are open at step 0, after 18 two of the batch's three."""
+    model = tiny_model("sdar")
+    assert model.block == 4
+    together = replayed(model, PROMPTS, ANSWERS, LENGTH, [0, 1], BLOCK)
+    for one, prompt, answer in zip(together, PROMPTS, ANSWERS, strict=True):
+        alone = replayed(model, [prompt], [answer], LENGTH, [0], BLOCK)[0]
+        assert one["kl"] == pytest.approx(alone["kl"], rel=1e-4) and one["kl"] > 1e-4
+
+
 def test_a_replay_of_an_arm_is_the_chain_rule_in_one_causal_pass():
     model = tiny_model("llama")
     found = replayed(model, PROMPTS, ANSWERS, LENGTH, [0, 1], BLOCK)
