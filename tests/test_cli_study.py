@@ -2,9 +2,11 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -53,6 +55,18 @@ def test_evaluate_prints_the_table_that_table_prints_again(monkeypatch, capsys, 
         assert mark in run(monkeypatch, capsys, "table", tmp_path / "qa", "--format", form)[1]
     code, _, told = run(monkeypatch, capsys, "evaluate", *ASKED, "--seed", "1", "--out", tmp_path / "qa")
     assert code == 2 and "seed is 0 there and 1 here" in told and "Traceback" not in told
+
+
+@pytest.mark.slow
+def test_a_run_that_is_not_finished_is_told_by_the_exit_code(monkeypatch, capsys, tmp_path):
+    folder = tmp_path / "qa"
+    assert run(monkeypatch, capsys, "evaluate", *ASKED, "--documents", "0", "--out", folder)[0] == 0
+    with closing(sqlite3.connect(folder / "results.sqlite")) as database, database:
+        gone = database.execute("DELETE FROM results WHERE number = 3").rowcount
+    for verb, shown in (("table", "| twin-arm | 0 |"), ("report", "report.html")):
+        code, said, told = run(monkeypatch, capsys, verb, folder)
+        assert code == 3 and shown in said
+        assert f"This run is not finished: {16 - gone} of 16 units are done" in told and gone == 4
 
 
 @pytest.mark.slow

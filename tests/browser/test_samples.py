@@ -23,7 +23,7 @@ def units(twin_traces) -> pl.DataFrame:
     for number in range(UNITS // 2):
         right = draw.random(2) < 0.7
         for model, good in zip(TWINS, right.tolist(), strict=True):
-            place = "gold" if good else str(draw.choice(["another document", "nowhere"]))
+            place = "gold" if good else str(draw.choice(["another document", "nowhere", "gold"]))
             traced = number < len(known)
             rows.append(
                 {
@@ -83,7 +83,7 @@ def test_filters_leave_what_they_say(page, units):
     by_sample = units.group_by("task", "condition", "sample").agg(
         wrong=(~right).any(), both=right.any() & (~right).any(), a=right.first(), b=right.last(),
         other=(pl.col("place") == "another document").any(),
-        lost=((pl.col("place") == "nowhere") & ~right).any(),
+        lost=((pl.col("place") == "nowhere") & ~right).any(), misread=((pl.col("place") == "gold") & ~right).any(),
     )  # fmt: skip
     expected = {
         (("answers", "wrong"),): by_sample["wrong"].sum(),
@@ -91,6 +91,7 @@ def test_filters_leave_what_they_say(page, units):
         ((TWINS[0], "1"), (TWINS[1], "0")): by_sample.filter(pl.col("a") & ~pl.col("b")).height,
         (("prediction stands", "another document"),): by_sample["other"].sum(),
         (("answers", "wrong"), ("prediction stands", "nowhere")): by_sample["lost"].sum(),
+        (("answers", "wrong"), ("prediction stands", "gold")): by_sample["misread"].sum(),
         (("task", "a"), ("condition", "documents/1")): by_sample.filter(task="a", condition="documents/1").height,
         (("traced", "1"),): 2,
     }

@@ -196,3 +196,8 @@ def test_prompt_and_answer_must_fit_the_context_before_anything_runs_and_pads_do
     for prompts in ([1, 2, 3, 4, 5, 6], [[1], [1, 2, 3, 4, 5, 6]]):
         with pytest.raises(UserError, match=r"prompt of 6 tokens and 4 answer slots do not fit .* context of 9"):
             generate(denoiser, prompts, sampler)
+
+
+def test_the_name_of_a_sampler_in_place_of_one_is_told():
+    with pytest.raises(UserError, match=r"'llada' is the name of a sampler.*give model\.sampler\(name='llada'\)"):
+        generate(FormulaDenoiser(formula), [[1, 2]], "llada")  # pyright: ignore[reportArgumentType, reportCallIssue]

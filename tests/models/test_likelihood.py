@@ -69,6 +69,16 @@ def test_a_replay_of_an_mdm_is_that_of_plain_passes(name):
         )
 
 
+def test_of_a_batch_each_has_the_divergence_of_its_own_open_slots():
+    """Blocks of 4 from position 0: at step 0 three slots are open after 13 tokens, and two after 18."""
+    model = tiny_model("sdar")
+    assert model.block == 4
+    together = replayed(model, PROMPTS, ANSWERS, LENGTH, [0, 1], BLOCK)
+    for one, prompt, answer in zip(together, PROMPTS, ANSWERS, strict=True):
+        alone = replayed(model, [prompt], [answer], LENGTH, [0], BLOCK)[0]
+        assert one["kl"] == pytest.approx(alone["kl"], rel=1e-4) and one["kl"] > 1e-4
+
+
 def test_a_replay_of_an_arm_is_the_chain_rule_in_one_causal_pass():
     model = tiny_model("llama")
     found = replayed(model, PROMPTS, ANSWERS, LENGTH, [0, 1], BLOCK)
@@ -85,6 +95,22 @@ def test_a_replay_of_an_arm_is_the_chain_rule_in_one_causal_pass():
         assert value == pytest.approx(total, abs=2e-4)
         before, after = (log_softmax(logits[start - 1], masked=False) for logits in (plain, edited))
         assert one["kl"] == pytest.approx((np.exp(before) * (before - after)).sum(), abs=1e-4)
+
+
+def test_what_an_edit_removes_from_an_arm_is_the_mean_over_all_rows_so_far():
+    """The rows that may fill a slot lose the document; at each step, how much of it those before have been given."""
+    model, prompt, answer = tiny_model("llama"), PROMPTS[0], ANSWERS[0]
+    edit = fs.Edit("block", keys="doc 2", rows="open")
+    found = replayed(model, [prompt], [answer], LENGTH, [0], [edit])[0]["removed"]
+    tokens, start, span = np.concatenate([prompt.ids, answer[:-1]]), len(prompt.ids), prompt.regions[-1]
+    hidden = np.zeros((len(tokens), len(tokens)), bool)
+    hidden[start - 1 :, span.start : span.stop] = True
+    held = []
+    for rows, edited in ((start, False), (start, True), (start + 1, True)):  # the first step has a pass before it
+        change = (lambda layer, scores: hide(scores, hidden)) if edited else (lambda layer, scores: softmax(scores))
+        _, attention = run_edited(model, tokens, change)
+        held += [layer[:, :rows, span.start : span.stop].sum(-1).mean() for layer in attention]
+    assert found == pytest.approx(np.mean(held), abs=1e-5)
 
 
 def test_the_bound_under_edits_is_the_mean_over_all_maskings():

@@ -261,6 +261,14 @@ def test_selections(text, expected):
     assert token_selector(text)(scene())[0].nonzero()[:, 0].tolist() == expected
 
 
+def test_tokens_that_are_not_there_yet_make_no_anchor_stand_out():
+    """One of eight lies 2.6 deviations above their mean; eight more, of which an ARM has written none, are no part."""
+    received = torch.tensor([[0.4, *[0.1] * 7, *[0.0] * 8]])
+    for present, expected in ((8, 0), (16, 1)):
+        at = Scene({}, received, present=torch.arange(16) < present)
+        assert int(token_selector("anchors(1)")(at).sum()) == expected
+
+
 def test_columns_of_like_mass_hold_as_much_and_none_of_the_picked():
     rng = np.random.default_rng(0)
     received = rng.dirichlet(np.full(200, 0.5))

@@ -158,6 +158,16 @@ def test_counterfactual_noise_states_other_answers_everywhere() -> None:
         assert all(document.text.startswith(f"The mill number {sample.id[1:]} was") for document in copies)
 
 
+def test_counterfactual_noise_changes_every_document_that_states_the_answer_in_turn() -> None:
+    gold = [Document(title, f"{title}: the mill stands in Arle.", gold=True) for title in ("Map", "Letter")]
+    silent = Document("Deed", "The mill is old.", gold=True)
+    sample = Sample("s", "Where is the mill?", ("Arle",), (gold[0], silent, gold[1]))
+    (condition,) = conditions("noise", "5", kinds=("counterfactual",), gold=("removed",))
+    copies = stress(sample, condition, Pool([sample, *ONE[1:]]), 0).documents
+    assert sorted(document.title for document in copies) == ["Letter"] * 2 + ["Map"] * 3
+    assert all(document.text.startswith(f"{document.title}: the mill") for document in copies)
+
+
 @pytest.mark.parametrize(
     ("text", "answers", "wrong", "expected"),
     [

@@ -143,6 +143,20 @@ def test_a_prompt_is_built_once_unless_memory_is_short(tmp_path, begun, built, m
     assert built == []
 
 
+def test_guesses_are_handed_over_a_few_at_a_time(monkeypatch):
+    """So that they are committed as they are made: each row once, of one guess and task at a time."""
+    study = one_model(tasks=(TaskPlan("world:rag:3"), TaskPlan("world:twohop:3")))
+    jobs = plan_jobs(study, [load_task(study, task) for task in study.tasks])
+    wanted = [job.unit for job in jobs if job.unit.control == "guess"]
+    monkeypatch.setattr(engine, "GUESSES_AT_ONCE", 4)
+    made = [[row.unit for row in rows] for rows in engine.run_guesses(study, jobs, {*wanted})]
+    assert [unit for units in made for unit in units] == wanted
+    assert [len(units) for units in made] == [4, 4, 2] * 6  # 10 samples and conditions, three guesses, two tasks
+    assert all(len({(unit.model, unit.task) for unit in units}) == 1 for units in made)
+    left = [[row.unit for row in rows] for rows in engine.run_guesses(study, jobs, {*wanted[-3:]})]
+    assert left == [wanted[-3:]]
+
+
 def test_a_batch_that_fails_is_run_one_by_one_and_only_the_wrong_sample_fails():
     study = one_model()
     jobs = jobs_of(study)[:3]

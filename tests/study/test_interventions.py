@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 import floatscope as fs
+from floatscope.models.likelihood import Pair, log_likelihoods
 from floatscope.qa.stressors import STRESSORS
 from floatscope.report.curves import edit_curves, stress_curves
 from floatscope.report.rules import Rule, verdicts
@@ -426,6 +427,29 @@ def test_without_answers_the_right_ones_are_replayed_all_the_same(tmp_path):
     edited = rows["fewer"].filter(dose=1)
     assert edited["prediction"].is_null().all() and edited["kl"].is_not_null().all()
     assert rows["fewer"].filter(dose=0)["prediction"].is_not_null().all()
+
+
+@pytest.mark.slow
+def test_the_bound_is_that_of_the_model_as_it_is_edited(tmp_path):
+    """An answer of so few tokens has all of its masked canvases counted, so the bound hangs on no draw."""
+    from floatscope.study.units import load_task
+
+    options, task = {"documents": 3, "controls": False, "answers": False, "draws": 15}, TaskPlan("world:rag:3")
+    curve = Curve("edit", "block evidence", options=options)
+    made = Study("s", (ModelPlan("twin-llada"),), (task,), (curve,), limit=2, slots=4)
+    rows = run_study(made, tmp_path / "run").run.results().filter(control="", stressor="edit")
+    model, loaded = fs.load("twin-llada"), load_task(made, task)
+    _, condition = curve.conditions
+    for sample in loaded.samples:
+        shown = loaded.under(condition, sample, 0)
+        prompt = fs.build_prompt(model.tokenizer, shown.question, shown.documents, shown.answers)
+        answer = model.tokenizer(shown.answers[0], add_special_tokens=False)["input_ids"]
+        pair = Pair(tuple(prompt.ids.tolist()), tuple(answer), prompt)
+        assert 2 ** len(answer) - 1 <= 15
+        [edited], [plain] = (log_likelihoods(model, [pair], 15, edits=edits) for edits in (condition.edits, ()))
+        assert edited < plain - 1  # without its evidence the answer is much less likely
+        bounds = dict(rows.filter(sample=sample.id).select("dose", "bound").iter_rows())
+        assert bounds == pytest.approx({0: plain, 1: edited}, abs=1e-3)
 
 
 @pytest.mark.slow

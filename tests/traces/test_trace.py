@@ -1,5 +1,7 @@
 """Trace: labels, what follows from the arrays, refusals; against loops over full matrices."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,16 @@ def test_visible_counts_rows_that_see_a_column(run):
         seen = visible_pairs(run.visibility, run.tokens)[: attention.shape[2]].sum(axis=0)
         assert (trace.visible[step] == seen).all()
         assert trace.rows[step] == attention.shape[2]
+
+
+def test_a_column_of_an_arm_is_seen_by_no_more_rows_than_its_window_has():
+    run = full_run(kind="arm")
+    trace, most = to_trace(run), run.attention[-1].shape[2]
+    row, column = np.indices((most, run.tokens))
+    near = (column <= row) & (row - column < 3)
+    windowed = replace(trace, arrays=dict(trace.arrays) | {"seen_by": np.tile(near.sum(axis=0), (3, 1))})
+    for step, attention in enumerate(run.attention):
+        assert (windowed.visible[step] == near[: attention.shape[2]].sum(axis=0)).all()
 
 
 def test_received_visible(run):

@@ -7,7 +7,7 @@ import pytest
 import floatscope as fs
 from floatscope.errors import UserError
 from floatscope.qa.prompts import build_prompt
-from floatscope.qa.world import KINDS, NOISES, SPLITS, World
+from floatscope.qa.world import KINDS, NOISES, SPLITS, World, read_facts
 from floatscope.qa.world.kinds import MAX_DOCUMENTS
 from floatscope.qa.world.relations import PATHS, RELATIONS, UNANSWERABLE
 from floatscope.qa.world.vocabulary import CONTEXT, make_tokenizer
@@ -78,6 +78,18 @@ def test_kinds_of_noise_are_what_they_are_called():
         for document in sample.documents:
             patterns = [re.escape(s.format(s=document.title, o="@")).replace("@", ".+") for s in statements]
             assert any(re.search(pattern, document.text) for pattern in patterns)
+
+
+def test_topical_noise_tells_other_things_of_the_subject_and_none_twice():
+    """The same relation of the same subject twice would be two documents that contradict each other."""
+    told = 0
+    for sample in WORLD.samples("rag", 60, documents=8, noise="topical"):
+        stated = [fact[:2] for document in sample.documents for fact in read_facts(document.text)]
+        assert len(stated) == len(set(stated)) == 8
+        relations = [relation for subject, relation in stated if subject == sample.metadata["subject"]]
+        assert sample.metadata["relation"] in relations
+        told += len(relations) - 1
+    assert told > 60
 
 
 def test_unanswerable_samples_state_the_fact_nowhere():
