@@ -125,18 +125,16 @@ def test_a_click_opens_the_player_where_it_was_traced(page, twin_traces):
 def test_thousands_of_lines_are_drawn_as_they_come_into_view(page, units):
     found = page.evaluate(
         """async () => { const { view, lines, found, tall } = floatscope.samples, seen = [];
-        const started = performance.now();
         for (let part = 0; part <= 40; part++) {
           view.scrollTop = part / 40 * (view.scrollHeight - view.clientHeight);
           floatscope.samples.paint();
           const middle = Math.floor((view.scrollTop + view.clientHeight / 2) / tall);
           seen.push([lines.size, lines.get(middle).querySelector('.fs-right').textContent === found[middle].right[0]]);
         }
-        return [(performance.now() - started) / 41, seen, view.scrollHeight >= 0.99 * tall * found.length]; }"""
+        return [seen, view.scrollHeight >= 0.99 * tall * found.length]; }"""
     )
-    spent, seen, high = found
+    seen, high = found
     assert high and max(number for number, _ in seen) < 60 and all(same for _, same in seen)
-    assert spent < 50  # milliseconds a jump to quite other lines; a busy machine is no failure
 
 
 def bars(page, panel: int) -> dict[str, float]:

@@ -26,9 +26,9 @@ def events(job):
 
 
 def wait_until(true):
-    stop = time.monotonic() + 5
+    stop = time.monotonic() + 60
     while not true():
-        assert time.monotonic() < stop, "it did not happen in five seconds"
+        assert time.monotonic() < stop, "it did not happen in time"
         time.sleep(0.01)
 
 

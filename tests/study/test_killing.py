@@ -129,7 +129,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, during, end):
     driver.send_signal(end)
     driver.wait()
     assert len(workers) == 2
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(alive(pid) for pid in workers)
