@@ -251,10 +251,11 @@ def test_retrieval_heads_are_cells_of_layers_and_heads_and_the_strongest_is_name
         "w layer 0 head 1 with 0.40 [0.35, 0.45] (uniform 0.10, untrained 0.20)."
     )
     copies, first, second, profile, agreement = scenes(figure)
-    assert copies.heading == "copies the answer, darkest 0.99"
-    assert first.heading == "committing rows to evidence, darkest 0.80"
-    assert (first.title, second.title) == ("m (uniform 0.10)", "w (uniform 0.10)")
-    shades = {(mark["x"] > 20, mark["y"] > 20): mark["opacity"] for mark in first.marks("rect")}
+    assert {scene.heading for scene in (copies, first, second)} == {"every head"}
+    assert copies.title == "copies the answer: m"
+    told = "committing rows to evidence: {} (uniform 0.10)"
+    assert (first.title, second.title) == (told.format("m"), told.format("w"))
+    shades = {(mark["y"] > 20, mark["x"] > 20): mark["opacity"] for mark in first.marks("rect")}  # head, layer
     assert shades == {
         (False, False): pytest.approx(0.125),
         (True, False): pytest.approx(0.25),

@@ -270,11 +270,11 @@ def test_floating_is_change_above_the_arms_on_the_same_text():
 @pytest.mark.parametrize(
     ("right", "left", "rightward", "towards"),
     [
-        ([0.5, 0.6, 0.7], [-0.5, -0.4, -0.6], "absent", "towards"),
-        ([0.5, 0.6, 0.7], [0.5, 0.4, 0.6], "rightward", "absent"),
-        ([0.5, 0.6, 0.7], [-0.5, 0.6, 0.4], "undecided", "undecided"),
-        ([0.5, 0.6, 0.7], None, "one layout only", "one layout only"),
-        ([0.5], [0.5], "too few samples", "too few samples"),
+        ([0.5, 0.6, 0.7, 0.6], [-0.5, -0.4, -0.6, -0.5], "absent", "towards"),
+        ([0.5, 0.6, 0.7, 0.6], [0.5, 0.4, 0.6, 0.5], "rightward", "absent"),
+        ([0.5, 0.6, 0.7, 0.6], [-0.5, 0.6, 0.4, 0.0], "undecided", "undecided"),
+        ([0.5, 0.6, 0.7, 0.6], None, "one layout only", "one layout only"),
+        ([0.5, 0.6, 0.7], [0.5, 0.4, 0.6], "too few samples", "too few samples"),
     ],
 )
 def test_direction_is_judged_in_both_layouts(right, left, rightward, towards):

@@ -85,6 +85,36 @@ def test_a_deeper_model_is_mapped_at_the_same_relative_depth():
     assert [scene.title for scene in scenes(figure)] == ["m, layer 1", "w, layer 2"]  # the middle of three and of five
 
 
+def test_a_sample_with_controls_goes_before_one_that_was_chosen_by_its_answers():
+    traces = [made("m", "wrong", *TWO), made("m", "planned", *ONE), made("m", "planned", *STILL, control="untrained")]
+    figure = draw_traces("drift", traces, MODELS, options=OPTIONS)
+    assert figure is not None and "“planned”" in figure.caption
+
+
+def test_the_same_sample_can_be_seen_at_other_layers(monkeypatch):
+    """As many layers as there is room for, evenly spaced, each with its own numbers; of one there is no choice."""
+    deep = made("m", "s", *[list(range(1, 13))] * 2, [*range(1, 11), 14, 12])  # layer 10 exchanges its anchor
+    figure = draw_traces("drift", [deep, made("w", "s", *ONE)], MODELS, options=OPTIONS)
+    assert figure is not None and figure.layer == 10
+    shown = [0, 2, 3, 5, 6, 8, 9, 10, 11]  # eight of 0 to 11, evenly, and the one first shown
+    assert [one.layer for one in figure.layers] == shown
+    for one in figure.layers:
+        assert one.finding == figure.finding
+        for model, trace, layer in (("m", deep, one.layer), ("w", None, round(one.layer * 2 / 11))):
+            own = one.table.filter(model=model)
+            assert set(own["layer"]) == {layer}
+            if trace is not None:
+                expected = trace.received[:, layer].ravel()  # every token is there at every step
+                assert own.sort("step", "position")["received"].to_list() == pytest.approx(expected.tolist())
+    cells = figure.table.height
+    monkeypatch.setattr("floatscope.analysis.step_map.MOST_CELLS", 3 * cells)
+    figure = draw_traces("drift", [deep, made("w", "s", *ONE)], MODELS, options=OPTIONS)
+    assert figure is not None and [one.layer for one in figure.layers] == [0, 6, 10, 11]
+    monkeypatch.setattr("floatscope.analysis.step_map.MOST_CELLS", cells - 1)
+    figure = draw_traces("drift", [deep, made("w", "s", *ONE)], MODELS, options=OPTIONS)
+    assert figure is not None and figure.layers == ()
+
+
 def test_each_side_of_the_answer_has_its_row():
     """The answer at the left: the same canvas from its end to its beginning, so that token t stands at 14 - t."""
     left = {name: placed(made(model, name, *tops, condition="left"), np.arange(15)[::-1]) for model, name, tops in

@@ -65,7 +65,10 @@ def test_nothing_received_is_zero():
 @pytest.mark.parametrize(
     ("texts", "shown", "glued", "special"),
     [
-        (["Ġfound", "er", "Ċ", "."], ["found", "er", "↵", "."], [1, 2, 3], []),
+        (["Ġfound", "er", "Ċ", "."], ["found", "er", "↵", "."], [1, 2], []),
+        (["<s>", "Doc", ":"], ["<s>", "Doc", ":"], [2], [0]),
+        (["<s>", "▁a", "Doc"], ["<s>", "a", "Doc"], [2], [0]),
+        (["▁a", "<s>", "Doc"], ["a", "<s>", "Doc"], [], [1]),  # a word does not run into a special token
         (["<bos>", "Who", "?", ""], ["<bos>", "Who", "?", ""], [2], [0]),
         (["found", "##er", " "], ["found", "er", "␣"], [1], []),
         (["Ġa", "<eos>", "<eos>", "Ġb"], ["a", "<eos>", "<eos>", "b"], [], [1, 2]),
@@ -129,6 +132,8 @@ def test_the_sample_whose_anchors_move_most_comes_first():
     assert [sample["id"] for sample in player.player_data([half, most])["samples"]] == ["most", "half"]
     moving = [most, half, made("half", [3], [6], kind="arm")]
     assert [sample["id"] for sample in player.player_data(moving)["samples"]] == ["half", "most"]
+    moving.append(made("most", [3], [6], control="untrained"))  # it was not chosen by its answers
+    assert [sample["id"] for sample in player.player_data(moving)["samples"]] == ["most", "half"]
 
 
 def test_a_gap_is_told_by_the_words_around_it():

@@ -172,12 +172,14 @@ def lines(
     symlog: for controls that lie orders of magnitude above the values. detail: a column that tells lines of one model
     apart.
     """
-    part = table.filter(**where).drop_nulls("value")
+    own = table.filter(**where)
+    part = own.drop_nulls("value")
     if part.is_empty():
         return None
     beside = known_columns(part, controls)
     height = _heights(ends or table_ends(part, beside) or (), y, symlog)
-    x, number = _across(part, across, axis)
+    # numbers without a value are on the axis too: controls may be known there
+    x, number = _across(own if own.schema[across].is_numeric() else part, across, axis)
     base = alt.Chart().encode(x=x)
     colour, shape = (model_look(channel, models, table["model"]) for channel in (alt.Color, alt.Shape))
     extra = {"detail": detail} if detail else {}
@@ -286,7 +288,7 @@ def dots(
     if hollow is not None:
         empty = known.transform_filter(hollow).mark_point(filled=False, opacity=1, size=32, strokeWidth=1.5)
         layers.append(empty.encode(**{up: height("value")}, color=colour, tooltip=tip))
-    kept = [{"filter": {"field": across, "oneOf": list(order)}}]
+    kept = [{"filter": {"field": column, "oneOf": shown}} for column, shown in ((across, list(order)), (apart, names))]
     size = (WIDTH - 30, 20 * len(order) + 10) if lying else (max(WIDTH, 24 * len(order)), HEIGHT)
     return plot(layers, title, table, where, *size, transform=kept, name=name)
 

@@ -52,6 +52,10 @@ class Figure:
     """The paper's own computation beside the exact one, where they differ."""
     subtitle: str = ""
     """A few words that a drawing needs where it stands without its caption."""
+    layer: int | None = None
+    """Of a picture of one layer: which."""
+    layers: tuple[Figure, ...] = ()
+    """The same picture at several layers, itself among them: a page lets its reader choose."""
 
     def __repr__(self) -> str:
         return f"Figure({self.name!r}, {self.title!r})"

@@ -45,6 +45,8 @@ POINTS = 11
 """Points of a curve over the run, from its first step to its last."""
 SEEN = 0.1
 """A claim is called absent only where its interval ends below this: one of such a size would have been seen."""
+FEWEST = 4
+"""Samples that a verdict needs: an interval drawn from two or three of them says next to nothing."""
 
 
 class View(NamedTuple):
@@ -255,7 +257,7 @@ def _numbers(values: pl.Series, options: Options) -> dict[str, Any]:
 
 def _verdict(claim: str, found: Sequence[dict[str, Any]]) -> str:
     """The claim where every interval lies above 0; absent where one would have shown it; else it cannot be told."""
-    if any(np.isnan(one["low"]) for one in found):
+    if any(one["samples"] < FEWEST for one in found):
         return "too few samples"
     if all(one["low"] > 0 for one in found):
         return claim

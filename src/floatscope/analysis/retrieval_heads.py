@@ -162,15 +162,17 @@ _TITLES = {
 
 
 def figure(result: Result, models: Sequence[str]) -> Figure:
-    """Layer by head scores, the depth profile with its controls, and how far halves of the data agree."""
+    """Scores by layer and head, the depth profile with its controls, and how far halves of the data agree."""
     table = result.table.drop_nulls("value")
     depth, stability = result.tables["retrieval_heads_depth"], result.tables["retrieval_heads_stability"]
     halves = stability.rename({"pearson": "value", "pearson_low": "low", "pearson_high": "high"})
-    groups: dict[str, list[Plot | None]] = {
-        f"{title}, darkest {number_text(top, 2)}": [_heads(table, score, model, top) for model in models]
-        for score, title in _TITLES.items()
+    maps = [
+        _heads(table, score, model, top)
+        for score in _TITLES
         if isinstance(top := table.filter(score=score)["value"].max(), float)
-    }
+        for model in models
+    ]
+    groups: dict[str, list[Plot | None]] = {"every head": maps}
     groups["mean over heads, by depth"] = [
         dots(depth, title, {"score": score}, models, "depth", THIRDS, name="depth") for score, title in _TITLES.items()
     ]
@@ -189,7 +191,7 @@ def figure(result: Result, models: Sequence[str]) -> Figure:
         "samples agree on the heads (random: heads shuffled).",
         top_finding("Most mass on evidence", table.filter(score="evidence"), models, ("uniform", "untrained"), name),
         table,
-        max(len(models), 1),
+        len(models) if len(models) > 2 else 4,
         depth=depth,
         halves=halves,
     )
@@ -199,7 +201,8 @@ def _heads(table: pl.DataFrame, score: str, model: str, top: float) -> Plot | No
     part = table.filter(score=score, model=model)
     heads, layers = (part[name].unique().sort().to_list() for name in ("head", "layer"))
     even = part["uniform"].mean()
-    title = f"{model} (uniform {number_text(even, 2)})" if isinstance(even, float) else model
-    size = (max(9, min(26, 420 / max(len(heads), 1))), max(8, min(24, 260 / max(len(layers), 1))))
+    told_even = f" (uniform {number_text(even, 2)})" if isinstance(even, float) else ""
+    title = f"{_TITLES[score]}: {model}{told_even}"
+    size = (max(7, min(26, 270 / max(len(layers), 1))), max(8, min(22, 110 / max(len(heads), 1))))
     where, told = {"score": score, "model": model}, ("model", "layer", "head", "low", "high", *CONTROLS)
-    return cells(table, title, where, ("head", "head", heads), ("layer", "layer", layers), top, told=told, size=size)
+    return cells(table, title, where, ("layer", "layer", layers), ("head", "head", heads), top, told=told, size=size)

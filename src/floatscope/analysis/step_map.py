@@ -1,6 +1,7 @@
 """The map of one sample: received attention over steps and tokens, under every model, for each side of the answer."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import altair as alt
@@ -19,6 +20,8 @@ from floatscope.traces import Trace
 SIDES = {"right": "answer at the right", "left": "answer at the left", "between": "answer between other tokens"}
 MOST_ROWS = 17
 """Steps that a small map shows of a longer run, the first and the last among them."""
+MOST_LAYERS, MOST_CELLS = 8, 40_000
+"""Layers to choose from, evenly spaced, and cells of all of them together: as many layers as fit, at least one."""
 
 
 def exchanged(trace: Trace, options: Options) -> float:
@@ -38,18 +41,32 @@ def step_map(traces: Iterable[Trace], models: Sequence[str], layer: int | None, 
     shown = _one_sample_per_side(traces, models, options)
     if not shown:
         return None
-    wide, first = layer is not None, next(iter(shown.values()))[0]
+    if layer is not None:
+        return _map_at(shown, models, layer, options, True, "as asked for")
+    first = next(iter(shown.values()))[0]
     anchors = detect(first, options.detector, options.normalisation) > 0.5  # [step, layer, token]
     changes, peaks = (anchors[0] != anchors[-1]).sum(axis=-1), first.received.max(axis=(0, 2))
     lively = max(range(first.layers), key=lambda layer: (int(changes[layer]), float(peaks[layer])))
+    why = f"the one that exchanges most anchors in {first.model}"
+    picture = _map_at(shown, models, lively, options, False, why)
+    count = min(MOST_LAYERS, first.layers, MOST_CELLS // picture.table.height)
+    others = {*np.linspace(0, first.layers - 1, max(0, count)).round().astype(int).tolist()} - {lively}
+    pictures = [picture, *(_map_at(shown, models, other, options, False, why) for other in others)]
+    return replace(picture, layers=tuple(sorted(pictures, key=lambda one: one.layer or 0)) if others else ())
+
+
+def _map_at(
+    shown: dict[str, list[Trace]], models: Sequence[str], layer: int, options: Options, wide: bool, why: str
+) -> Figure:
+    """The map of a layer; where small, models of unequal depth are shown at the same relative depth."""
     parts: dict[str, list[pl.DataFrame]] = {}
     told = []
+    first = next(iter(shown.values()))[0]
     for side, group in shown.items():
         runs = ", ".join(f"{trace.model} {100 * exchanged(trace, options):.0f} %" for trace in group)
         told.append(f"{runs} ({SIDES[side]})" if len(shown) > 1 else runs)
         for trace in group:
-            # models of unequal depth are shown at the same relative depth
-            depth = layer if layer is not None else round(lively * (trace.layers - 1) / max(1, first.layers - 1))
+            depth = layer if wide else round(layer * (trace.layers - 1) / max(1, first.layers - 1))
             steps = range(trace.steps) if wide else np.linspace(0, trace.steps - 1, MOST_ROWS).round().astype(int)
             part = temporal_heatmap(trace, depth, options).filter(pl.col("step").is_in(list(steps)))
             parts.setdefault(side, []).append(part.with_columns(side=pl.lit(side)))
@@ -61,19 +78,19 @@ def step_map(traces: Iterable[Trace], models: Sequence[str], layer: int | None, 
     panels = groups if several else next(iter(groups.values()))
     columns = 1 if wide else 3 if several or len(panels) <= len(models) else 2
     question = first.metadata.get("question") or first.metadata.get("sample", "")
-    why = "as asked for" if wide else f"the one that exchanges most anchors in {first.model}"
     return Figure(
         "drift_map",
         "Where attention goes, step by step",
         arrange(panels, {"table": table}, columns),
         table,
-        "Each row is a step, each column a token of the canvas; darker tokens receive more, small squares are anchors, "
-        "the line above marks the slots of the answer, the grey bands the documents in their order. Stripes are "
-        "anchors that stay, marks that wander are anchors "
+        "Each row is a step, each column a token of the canvas; darker tokens receive more, by its root; small squares "
+        "are anchors, the line above marks the slots of the answer, the grey bands the documents in their order. "
+        "Stripes are anchors that stay, marks that wander are anchors "
         f"that float. {'An ARM writes at the right only.' if several else 'The control is the untrained model.'} The "
         f"sample is the one in which most is exchanged, “{question}”; layer {table['layer'][0]}: {why}.",
         finding=f"Anchors that change from the first step to the last in this sample: {'; '.join(told)}.",
         subtitle="square: anchor; line above: the answer" + ("; ring: the slot commits at this step" if wide else ""),
+        layer=table["layer"][0],
     )
 
 
@@ -111,14 +128,18 @@ def temporal_heatmap(trace: Trace, layer: int, options: Options) -> pl.DataFrame
 def _one_sample_per_side(traces: Iterable[Trace], models: Sequence[str], options: Options) -> dict[str, list[Trace]]:
     """By side of the answer: the sample that exchanges most anchors under its first model, under every model in order.
 
-    A model that was not traced on that sample is shown on its own first one; one that has nothing on that side is left
-    out. Where there is one side only, each is followed by its untrained control. Traces are gone through, not held.
+    One with controls goes before others, which may be there because of their answers (`trace_wrong`). A model that was
+    not traced on that sample is shown on its own first one; one that has nothing on that side is left out. Where there
+    is one side only, each is followed by its untrained control. Traces are gone through, not held.
     """
-    best: dict[str, tuple[tuple[int, float], Any]] = {}
+    about = ((trace.metadata.get(name) for name in ("control", "sample", "condition")) for trace in traces)
+    controlled = {(sample, condition) for control, sample, condition in about if control}
+    best: dict[str, tuple[tuple[int, bool, float], Any]] = {}
     for trace in traces:
         model, control = _whose(trace)
         if model in models and not control:
-            rank = (models.index(model), -exchanged(trace, options))
+            alone = (trace.metadata.get("sample"), trace.metadata.get("condition")) not in controlled
+            rank = (models.index(model), alone, -exchanged(trace, options))
             if (side := side_of(trace)) not in best or rank < best[side][0]:
                 best[side] = rank, (trace.metadata.get("sample"), trace.metadata.get("condition"))
     nearest: dict[tuple[str, str, str], tuple[int, Trace]] = {}  # how far it is from the sample and its condition
@@ -168,7 +189,7 @@ def _panel(table: pl.DataFrame, part: pl.DataFrame, top: float, narrow: int | No
         for parity, dark in ((1, 0.75), (2, 0.35))
     ]
     layers = [
-        edges.mark_rect(color=HEAT).encode(**across, opacity=shade("received", top), tooltip=tip),
+        edges.mark_rect(color=HEAT).encode(**across, opacity=shade("received", top, root=True), tooltip=tip),
         base.transform_filter("datum.anchor").mark_point(**square),
         known.mark_rect(color=ACCENT, opacity=1, tooltip=None).encode(**across, **above),
         *(one.encode(**across, **band) for one in bands),

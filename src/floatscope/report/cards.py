@@ -53,7 +53,8 @@ def figure_card(figure: Figure, control: str = UNTRAINED) -> Markup:
         return text.replace("the untrained model", f"the model {control}").replace(UNTRAINED, control)
 
     laid, drawn = [], []  # by the template; by the script: each chart, and its tables apart from it, as CSV
-    for view in (figure, figure.published):
+    others = [one for one in figure.layers if one.layer != figure.layer]
+    for view in (figure, *others, figure.published):
         if view is not None:
             spec = view.spec()
             groups = list(_groups(spec))
@@ -64,8 +65,9 @@ def figure_card(figure: Figure, control: str = UNTRAINED) -> Markup:
             tables = {"table": csv_text(view.table)} | spec.pop("datasets", {})
             drawn.append({"spec": spec, "tables": tables})
     data = {"name": figure.name, "title": figure.title, "dark": DARK, "views": drawn}
+    layers = sorted((one.layer, place) for place, one in enumerate((figure, *others)) if others)
     words = {"finding": called(figure.finding), "caption": called(figure.caption)}
-    return render("card.html", figure=replace(figure, **words), views=laid, data=data)
+    return render("card.html", figure=replace(figure, **words), views=laid, data=data, layers=layers)
 
 
 def _groups(spec: Spec) -> Iterator[dict[str, Any]]:

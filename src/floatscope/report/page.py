@@ -166,7 +166,7 @@ def page_figures(content: Content) -> list[Figure | Missing]:
         if name in content.results:
             shown.append(draw(name, content.results, content.models))
         elif name in content.missing:
-            shown.append(Missing(name, row.description, content.missing[name]))
+            shown.append(Missing(name, row.description[:1].upper() + row.description[1:], content.missing[name]))
     return shown
 
 

@@ -224,6 +224,7 @@ def canvas_data(texts: Sequence[str], regions: Sequence[tuple[str, int, int]]) -
     special = [text != "" and text_class(text) == "special" for text in texts]
     glued = [
         not special[place]
+        and not (place and (special[place - 1] or plain[place - 1].endswith("\n")))
         and bool((marked and text[:1] not in "Ġ▁ ") or text.startswith("##") or _CLOSING.fullmatch(text))
         for place, text in enumerate(texts)
     ]
@@ -241,9 +242,10 @@ def canvas_data(texts: Sequence[str], regions: Sequence[tuple[str, int, int]]) -
 def player_data(traces: Iterable[Trace], budget: int | None = BUDGET) -> dict[str, Any]:
     """Traces grouped by sample; as many samples as fit into `budget` characters, at least one; None: all, and whole.
 
-    The sample in which an MDM exchanges most of its anchors between its first and its last step comes first, one beside
-    an ARM if there is any, so that the player opens on one in which they move; then those that a model got wrong. Where
-    even the first does not fit, it comes without its controls.
+    The sample in which an MDM exchanges most of its anchors between its first and its last step comes first, one with
+    controls (which those chosen by their answers lack) and beside an ARM if there is any, so that the player opens on
+    one in which they move; then those that a model got wrong. Where even the first does not fit, it comes without its
+    controls.
     """
     samples: dict[tuple[str, ...], list[Trace]] = {}
     for trace in traces:
@@ -253,9 +255,10 @@ def player_data(traces: Iterable[Trace], budget: int | None = BUDGET) -> dict[st
     used = 0
     whole = budget is None
 
-    def most(entry: tuple[Any, list[Trace]]) -> tuple[bool, float]:
+    def most(entry: tuple[Any, list[Trace]]) -> tuple[bool, bool, float]:
         far = max(map(moved, entry[1]))
-        return far > 0 and any(trace.kind == "arm" for trace in entry[1]), far
+        beside = [bool(trace.metadata.get("control")) for trace in entry[1]], [one.kind == "arm" for one in entry[1]]
+        return far > 0 and any(beside[0]), far > 0 and any(beside[1]), far
 
     ordered = sorted(samples.items(), key=most, reverse=True)
     ordered[1:] = sorted(ordered[1:], key=lambda entry: not any(map(_is_wrong, entry[1])))

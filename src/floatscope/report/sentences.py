@@ -107,11 +107,14 @@ def _verdict(row: Row, kinds: Mapping[str, str]) -> str:
     return f"between {first} and {second} no difference can be told, {words}"
 
 
+_FLOATING = {"floating": "it floats", "absent": "it does not float", "too few samples": "too few samples to tell"}
+
+
 def _floating(verdicts: pl.DataFrame) -> str:
     """Whether an MDM exchanges more of its anchors than the ARM beside it, from the first step to the last."""
     told = []
     for row in _floats(verdicts).iter_rows(named=True):
-        words = {"floating": "it floats", "absent": "it does not float"}.get(row["verdict"], "too close to tell")
+        words = _FLOATING.get(row["verdict"], "too close to tell")
         told.append(f"{_interval(row, _points)} points more in {row['model']} than in {row['beside']} ({words})")
     return f"From the first step to the last, the share of anchors that change is {_joined(told)}." if told else ""
 

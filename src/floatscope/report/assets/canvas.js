@@ -3,6 +3,7 @@
   const floatscope = (window.floatscope = window.floatscope || {});
   if (floatscope.Panel) return;
 
+  const { strongest } = floatscope;
   const NAMES = { query: "question", before: "text before", after: "text after" };
   const BAND = 5; // pixels below the map, where the answer's slots are marked
   const SVG = "http://www.w3.org/2000/svg";
@@ -139,8 +140,7 @@
         return;
       }
       const at = Math.min(step, run.last);
-      Object.assign(this, { at, layer, look, kind: scale, without: leave ? run.strongest(layer, look) : -1 });
-      this.peak = run.peak(layer, look, this.without);
+      Object.assign(this, { at, layer, look, kind: scale, leave, peak: run.peak(layer, look, leave) });
       const row = run.row(at, layer, look), anchors = run.anchors(at, layer), shade = this.shader(row);
       this.chips.forEach((chip, token) => {
         const value = row[token] || 0;
@@ -177,7 +177,7 @@
 
     // From what a token receives to how dark it is, 0 to 1.
     shader(row) {
-      const { peak, without } = this;
+      const { peak } = this, without = this.leave ? strongest(row) : -1;
       if (this.kind === "rank") {
         const order = Float32Array.from(row).sort();
         const less = (value) => { let low = 0, high = order.length; while (low < high) { const middle = (low + high) >> 1; if (order[middle] < value) low = middle + 1; else high = middle; } return low; };
@@ -191,8 +191,9 @@
     }
 
     showScale() {
-      const { run, without, layer, look } = this;
-      const left = without < 0 ? "" : ` · left out: “${run.tokens[without]}” with up to ${percent(run.peak(layer, look))}`;
+      const { run, at, layer, look } = this;
+      const row = run.row(at, layer, look), top = strongest(row);
+      const left = this.leave && this.kind !== "rank" ? ` · left out: ${this.named(top)} with ${percent(row[top])}` : "";
       const ends = this.kind === "rank" ? ["least", "most"] : ["0 %", percent(this.peak)];
       this.scale.replaceChildren(ends[0] + " ", make("span", "fs-ramp"), make("span", "fs-peak", null, ends[1]), `${{ root: "square-root scale", linear: "linear scale", rank: "by rank" }[this.kind]}${left}`);
     }
@@ -206,8 +207,8 @@
       if (!now.length) return;
       if (this.bars.childElementCount !== names.length) this.bars.replaceChildren(...names.map(() => this.bar()));
       const byStep = look.view === "slot" ? [] : run.steps.map((_, step) => run.regions(step, layer, look));
-      const most = Math.max(...now);
       const shown = [...names.keys()].filter((place) => names[place] !== "template"); // which hides the others
+      const most = Math.max(...shown.map((place) => now[place]));
       const darkest = Math.max(...byStep.flatMap((row) => shown.map((place) => row[place])));
       const heat = getComputedStyle(this.bars).getPropertyValue("--fs-heat").trim();
       const gold = new Set(run.data.gold);
@@ -217,7 +218,8 @@
         line.dataset.mass = now[place].toPrecision(6);
         label.textContent = regionName(name);
         label.classList.toggle("fs-gold", gold.has(name));
-        track.firstChild.style.width = `${most > 0 ? (100 * now[place]) / most : 0}%`;
+        track.firstChild.style.width = `${most > 0 ? Math.min(100, (100 * now[place]) / most) : 0}%`;
+        track.classList.toggle("fs-over", now[place] > most);
         value.textContent = percent(now[place]);
         strip.hidden = byStep.length < 2;
         if (strip.hidden) return;
@@ -275,7 +277,7 @@
       if (!width) return;
       const style = getComputedStyle(map);
       const [heat, ink, accent] = ["heat", "ink", "accent"].map((name) => style.getPropertyValue(`--fs-${name}`).trim());
-      const key = [layer, this.kind, this.without, Object.values(this.look), width, height, heat, run.last, run.data.model, run.data.control].join();
+      const key = [layer, this.kind, this.leave, Object.values(this.look), width, height, heat, run.last, run.data.model, run.data.control].join();
       if (this.painted?.key !== key || this.painted.run !== run) this.painted = { key, run, image: this.paintMap(width, height, { heat, ink, accent }) };
       const pen = map.getContext("2d");
       pen.drawImage(this.painted.image, 0, 0);
@@ -296,7 +298,7 @@
       const pen = image.getContext("2d");
       const tokens = this.chips.length;
       const across = width / tokens, down = (height - BAND * ratio) / run.foreseen;
-      const own = { ...this, peak: run.peak(layer, look, this.without) };
+      const own = { ...this, peak: run.peak(layer, look, this.leave) };
       pen.fillStyle = accent;
       for (const token of run.slots.keys()) pen.fillRect(token * across, height - 3 * ratio, Math.max(1, across), 3 * ratio);
       for (let at = 0; at <= run.last; at++) {
@@ -316,13 +318,13 @@
       return image;
     }
 
+    named(token) { return this.run.isOpen(token, this.at) ? "a masked slot" : `“${this.run.text(token, this.at)}”`; }
+
     summary() {
       const { run, at, layer, look } = this;
       const row = run.row(at, layer, look);
-      const top = row.indexOf(Math.max(...row));
-      const word = run.isOpen(top, at) ? "a masked slot" : `“${run.text(top, at)}”`;
-      const anchors = run.anchors(at, layer).size;
-      return `most attended ${word} (${run.label(top)}) with ${percent(row[top])}, ${anchors} anchor${anchors === 1 ? "" : "s"}`;
+      const top = strongest(row), anchors = run.anchors(at, layer).size;
+      return `most attended ${this.named(top)} (${run.label(top)}) with ${percent(row[top])}, ${anchors} anchor${anchors === 1 ? "" : "s"}`;
     }
 
     read(token) {

@@ -17,7 +17,9 @@
       root.querySelectorAll("[data-action]").forEach((button) => button.addEventListener("click", () => this.act(button.dataset.action)));
       root.querySelectorAll(".fs-figure-legend button").forEach((button) => button.addEventListener("click", () => this.toggle(button)));
       const box = root.querySelector(".fs-published input");
-      if (box) box.addEventListener("change", () => this.show(box.checked ? 1 : 0));
+      if (box) box.addEventListener("change", () => this.show(box.checked ? this.charts.length - 1 : 0));
+      this.layer = root.querySelector(".fs-layer");
+      if (this.layer) this.layer.addEventListener("change", () => this.show(Number(this.layer.value)));
       const details = root.querySelector(".fs-data");
       details.addEventListener("toggle", () => { if (details.open) this.fillTable(); });
       window.addEventListener("floatscope-theme", () => { if (this.near) this.draw(); });
@@ -99,7 +101,8 @@
     }
 
     async act(action) {
-      const name = this.data.name + (this.view ? "-as-published" : "");
+      const other = this.layer ? `-layer-${this.layer.selectedOptions[0].text}` : "-as-published";
+      const name = this.data.name + (this.view ? other : "");
       if (action === "csv") saveCsv(name, this.data.views[this.view].tables.table);
       if (action === "svg") {
         const found = await window.vegaEmbed(document.createElement("div"), this.spec(true), { ...OPTIONS, renderer: "svg" });

@@ -6,7 +6,7 @@
 
   const { make, Run, Panel } = floatscope;
   const STEP_TIME = 900;
-  const SINK = 4; // so many times as much as any other token receives, a token hides the others: it is left out at first
+  const SINK = 4; // so many times as much as any other token of its step receives, a token hides the others: it is left out at first
   const VIEWS = { all: "all rows", answer: "the answer", masked: "masked slots", slot: "this slot" };
   const SCALES = { root: "square root", linear: "linear", rank: "rank" };
   const KEYS = { "play or pause": ["space"], step: ["←", "→"], layer: ["↑", "↓"], "first and last step": ["home", "end"] };
@@ -61,12 +61,13 @@
       this.leaveBox = make("input", "fs-leave", leave);
       this.leaveBox.type = "checkbox";
       this.leaveBox.addEventListener("change", () => this.show());
-      leave.append(" leave the strongest out");
+      leave.append(" leave the strongest of each step out");
       this.switch = make("label", "fs-switch", this.options);
       this.switchBox = make("input", "", this.switch);
       this.switchBox.type = "checkbox";
       this.switchName = make("span", "", this.switch);
       this.switchBox.addEventListener("change", () => this.setControl(this.switchBox.checked));
+      this.columns = make("div", "fs-columns", this.root);
       this.legend = make("div", "fs-legend", this.root);
       make("span", "", this.legend, "shade: attention received; click a slot of the answer to see what it read");
       const anchor = make("span", "fs-key", this.legend);
@@ -80,7 +81,6 @@
       this.changes.append(" becomes another token, ");
       make("span", "fs-token fs-slot", this.changes, "gone").dataset.state = "renoised";
       this.changes.append(" is withdrawn");
-      this.columns = make("div", "fs-columns", this.root);
       const keys = make("p", "fs-keys", this.root);
       for (const [does, pressed] of Object.entries(KEYS)) {
         const group = make("span", "", keys);
@@ -132,7 +132,7 @@
     hasSink() {
       return this.shown.some((_, place) => {
         const run = this.run(place), layer = this.layerOf(run);
-        return run.last >= 0 && run.peak(layer) > SINK * run.peak(layer, undefined, run.strongest(layer));
+        return run.last >= 0 && run.peak(layer) > SINK * run.peak(layer, undefined, true);
       });
     }
 

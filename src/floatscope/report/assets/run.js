@@ -13,6 +13,9 @@
     return bytes;
   }
 
+  // The token that receives most.
+  const strongest = (row) => row.indexOf(Math.max(...row));
+
   function whole(data) {
     const view = new DataView(bytesOf(data).buffer);
     return Array.from({ length: view.byteLength / 2 }, (_, place) => view.getUint16(2 * place, true));
@@ -125,20 +128,14 @@
       return this.found.get(key);
     }
 
-    // The token that receives most in this layer over all steps.
-    strongest(layer, look) {
-      return this.remember(["strongest", layer, Object.values(look || {})].join(), () => {
-        const total = new Float64Array(this.tokens.length);
-        for (let step = 0; step <= this.last; step++) this.row(step, layer, look).forEach((value, token) => { total[token] += value; });
-        return total.indexOf(Math.max(...total));
-      });
-    }
-
-    // The most that any token receives in this layer at any step: the darkest shade. One token can be left out.
-    peak(layer, look, without = -1) {
-      return this.remember(["peak", layer, Object.values(look || {}), without].join(), () => {
+    // The most that any token receives in this layer at any step: the darkest shade. The strongest of each step can be left out.
+    peak(layer, look, leave = false) {
+      return this.remember(["peak", layer, Object.values(look || {}), leave].join(), () => {
         let peak = 0;
-        for (let step = 0; step <= this.last; step++) this.row(step, layer, look).forEach((value, token) => { if (value > peak && token !== without) peak = value; });
+        for (let step = 0; step <= this.last; step++) {
+          const row = this.row(step, layer, look), without = leave ? strongest(row) : -1;
+          row.forEach((value, token) => { if (value > peak && token !== without) peak = value; });
+        }
         return peak;
       });
     }
@@ -192,9 +189,9 @@
           open = false;
         }
       }
-      return text.replace(/\s+/g, " ").trim();
+      return text.replace(/[\s␣]+/g, " ").trim();
     }
   }
 
-  Object.assign(floatscope, { Run });
+  Object.assign(floatscope, { Run, strongest });
 })();
