@@ -253,7 +253,7 @@ def test_retrieval_heads_are_cells_of_layers_and_heads_and_the_strongest_is_name
     copies, first, second, profile, agreement = scenes(figure)
     assert {scene.heading for scene in (copies, first, second)} == {"every head"}
     assert copies.title == "copies the answer: m"
-    told = "committing rows to evidence: {} (uniform 0.10)"
+    told = "committing rows to evidence: {} (uniform\u00a00.10)"
     assert (first.title, second.title) == (told.format("m"), told.format("w"))
     shades = {(mark["y"] > 20, mark["x"] > 20): mark["opacity"] for mark in first.marks("rect")}  # head, layer
     assert shades == {

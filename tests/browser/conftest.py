@@ -94,13 +94,18 @@ class Opener:
         self.contexts = []
         self.complaints: list[str] = []
 
-    def __call__(self, address: Path | str, width: int = 1280, height: int = 900, dark: bool = False):
+    def __call__(
+        self, address: Path | str, width: int = 1280, height: int = 900, dark: bool = False, motion: bool | None = None
+    ):
+        """motion: whether the reader wants any; where that is said, on a clock that the test can move."""
         context = self.browser.new_context(
             viewport={"width": width, "height": height},
             offline=self.home == "file:",
             color_scheme="dark" if dark else "light",
-            reduced_motion="reduce",
+            reduced_motion="no-preference" if motion else "reduce",
         )
+        if motion is not None:
+            context.clock.install(time=0)
         context.set_default_timeout(1000 * PATIENCE)
         self.contexts.append(context)
         page = context.new_page()

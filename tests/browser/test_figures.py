@@ -6,13 +6,17 @@ import polars as pl
 import pytest
 from playwright.sync_api import expect
 
+from floatscope.analysis import draw
 from floatscope.analysis.drawing import arrange, lines
 from floatscope.analysis.figure import Figure
 from floatscope.report.page import figure_page
+from tests.analysis.test_figures import row
+from tests.analysis.test_figures import result as result_of
 from tests.browser.conftest import eventually
 from tests.report.test_cards import CHART, panel
 
 pytestmark = pytest.mark.slow
+MODELS = ("m", "w")
 
 
 def opened(open_page, folder: Path, figure: Figure):
@@ -31,6 +35,31 @@ def test_every_panel_is_drawn_in_its_own_room(open_page, tmp_path):
         assert rooms.nth(place).get_attribute("aria-label") == f"{name}. Mine. See."
         rooms.nth(place).locator(".mark-symbol path").hover()
         expect(page.locator(".fs-tip")).to_have_text(name)
+
+
+def test_every_head_of_thirty_layers_is_on_one_screen(open_page, tmp_path):
+    """Four scores of 30 layers by 9 heads under two models: all eight maps at 1280 x 800, every cell apart."""
+    where = [(score, model) for score in ("copy", "evidence", "query", "query_calibrated") for model in MODELS]
+    heads = [
+        row(model, score=score, layer=layer, head=head, value=(layer + head) / 40, uniform=0.1)
+        for score, model in where
+        for layer in range(30)
+        for head in range(9)
+    ]
+    depth = [row(score=score, depth="all", value=0.1) for score, _ in where]
+    halves = [{"model": "m", "score": "copy", "pearson": None, "pearson_low": None, "pearson_high": None}]
+    made = result_of("retrieval_heads", heads, retrieval_heads_depth=depth, retrieval_heads_stability=halves)
+    path = tmp_path / "heads.html"
+    path.write_text(figure_page(draw("retrieval_heads", {"retrieval_heads": made}, MODELS)), encoding="utf-8")
+    page = open_page(path, width=1280, height=800)
+    expect(page.locator("figure")).to_have_attribute("data-drawn", "light")
+    maps = page.locator(".fs-grid").first.locator(".fs-view")
+    expect(maps.locator(":is(svg, canvas)")).to_have_count(8)
+    boxes = [one.bounding_box() for one in maps.all()]
+    top = page.locator(".fs-grid").first.bounding_box()["y"]
+    assert max(box["y"] + box["height"] for box in boxes) - top < 800
+    # the names of the axes take 46 pixels each way, the scale of shades 30 more below
+    assert min((box["width"] - 46) / 30 for box in boxes) > 5 and min((box["height"] - 76) / 9 for box in boxes) > 9
 
 
 def test_a_number_that_is_missing_is_not_drawn(open_page, tmp_path):

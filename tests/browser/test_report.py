@@ -154,6 +154,35 @@ def test_space_plays_and_pauses(open_page, report, twin_traces):
     expect(step).to_have_text(f"0 / {last}")  # and begins again
 
 
+SEEN_AGAIN = """() => new Promise(done => new IntersectionObserver((entries, own) => {
+    if (entries.some(entry => entry.isIntersecting)) { own.disconnect(); done(); } }, { threshold: 0.2 })
+    .observe(document.getElementById('player-root')))"""
+
+
+def test_it_plays_once_when_it_is_first_seen(open_page, report, twin_traces):
+    page = open_page(report, motion=True)
+    last, button, step = twin_traces[0].steps - 1, page.locator(".fs-play"), output(page, "step")
+    page.clock.run_for((last + 1) * 900)
+    expect(step).to_have_text(f"{last} / {last}")  # nobody touched it
+    expect(button).to_have_attribute("aria-label", "Play")
+    page.evaluate("scrollTo({top: document.body.scrollHeight, behavior: 'instant'})")
+    expect(page.locator("#made")).to_be_in_viewport()
+    page.evaluate("scrollTo({top: 0, behavior: 'instant'})")
+    page.evaluate(SEEN_AGAIN)  # observers are told in the order in which they were made
+    page.clock.run_for(3 * 900)
+    expect(step).to_have_text(f"{last} / {last}")
+    expect(button).to_have_attribute("aria-label", "Play")
+
+
+def test_who_wants_no_motion_gets_none(open_page, report, twin_traces):
+    page = open_page(report, motion=False)
+    page.evaluate(SEEN_AGAIN)
+    page.clock.run_for(3 * 900)
+    expect(output(page, "step")).to_have_text(f"0 / {twin_traces[0].steps - 1}")
+    expect(page.locator(".fs-play")).to_have_attribute("aria-label", "Play")
+    expect(page.locator("html")).to_have_css("scroll-behavior", "auto")
+
+
 def test_hovering_tells_numbers(page, twin_traces):
     set_slider(page, "step", 2)
     set_slider(page, "layer", 1)
@@ -280,6 +309,24 @@ def test_svg_stands_alone(page):
     words = "".join(root.itertext())
     for word in ("What the first token", "diffuser", "writer", "untrained", "layer"):
         assert word in words
+
+
+def test_the_layer_of_the_map_can_be_chosen(page, twin_traces):
+    figure = expect_drawn(page, "drift_map")
+    choice, shown = figure.locator(".fs-layer"), figure.locator(".fs-chart:not([hidden])")
+    trace = twin_traces[0]
+    layers = [str(layer) for layer in range(trace.layers)]
+    eventually(choice.locator("option").all_inner_texts, equals=layers)
+    first = choice.evaluate("choice => choice.selectedOptions[0].text")
+    for layer in ("0", "3", first):
+        choice.select_option(label=layer)
+        titles = shown.locator(".fs-plot-title")
+        expect(titles).to_have_text([re.compile(rf", layer {layer}$")] * titles.count())
+        expect(shown.locator(".fs-view :is(svg, canvas)")).to_have_count(titles.count())
+        table = pl.read_csv(io.StringIO(saved(page, figure.locator("[data-action=csv]"))))
+        own = table.filter(model=trace.model).sort("step", "position")
+        assert set(own["layer"]) == {int(layer)} and own.height == trace.received[:, 0].size
+        assert own["received"].to_list() == pytest.approx(trace.received[:, int(layer)].ravel().tolist(), rel=1e-3)
 
 
 def test_compat_mode_and_the_legend_change_the_drawing(page):

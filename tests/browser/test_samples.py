@@ -196,15 +196,17 @@ def test_candidates_stand_under_open_slots(page, twin_traces):
 
 def test_the_strongest_can_be_left_out_and_scales_chosen(page, twin_traces):
     trace = twin_traces[0]
-    values = trace.received[0, 2]
-    top = int(trace.received[:, 2].sum(0).argmax())
+    values, tops = trace.received[0, 2], trace.received[:, 2].argmax(axis=1)
+    top = int(tops[0])
     shades = "all => all.map(one => Number(one.style.getPropertyValue('--fs-shade')))"
     chips = page.locator(".fs-panel").first.locator(".fs-token[data-token]")
     page.locator(".fs-leave").set_checked(True)
-    rest = np.delete(trace.received[:, 2], top, axis=1).max()
+    rest = max(np.delete(row, strongest).max() for row, strongest in zip(trace.received[:, 2], tops, strict=True))
     expected = np.sqrt(np.minimum(1, values / rest))
     expected[top] = 0
     eventually(chips.evaluate_all, shades, equals=pytest.approx(expected.tolist(), abs=2e-3))
+    left = re.compile(rf"left out: .* with {100 * values[top]:.1f} %$")
+    expect(page.locator(".fs-scale").first).to_have_text(left)
     page.locator(".fs-leave").set_checked(False)
     page.locator('.fs-chooser select[aria-label="shade"]').select_option("rank")
     ranks = np.searchsorted(np.sort(values), values) / (len(values) - 1)

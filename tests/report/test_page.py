@@ -157,7 +157,7 @@ def test_an_analysis_that_could_not_be_made_stands_in_its_place_with_the_reason(
     assert "This figure is missing: No &lt;trace&gt; is left." in page
     assert re.findall(r'id="figure-(\w+)"', page) == ["attribution", "drift", "absorption", "flow", "stress"]
     assert (
-        f'<a href="#figure-absorption">Percent of attention on the first token and on the detected anchors</a>' in page
+        '<a href="#figure-absorption">Percent of attention on the first token and on the detected anchors</a>' in page
     )
 
 

@@ -54,8 +54,8 @@ def arrange(
         kept = [panel for panel in group if panel is not None]
         if kept:
             title = {"title": {"text": heading, "offset": 10}} if heading else {}
-            own = {"resolve": {"scale": {"color": "independent"}}} if apart else {}
-            rows.append({"concat": kept, "columns": columns, **title, **own})
+            own = dict.fromkeys(("opacity", "color") if apart else ("opacity",), "independent")  # each its own darkest
+            rows.append({"concat": kept, "columns": columns, **title, "resolve": {"scale": own}})
     if not rows:
         sentence = alt.Chart(width=420, height=40).mark_text(color=MUTED, fontSize=12, text=NOTHING)
         return {**_plain(sentence), "data": {"values": [{}]}}

@@ -201,7 +201,7 @@ def _heads(table: pl.DataFrame, score: str, model: str, top: float) -> Plot | No
     part = table.filter(score=score, model=model)
     heads, layers = (part[name].unique().sort().to_list() for name in ("head", "layer"))
     even = part["uniform"].mean()
-    told_even = f" (uniform {number_text(even, 2)})" if isinstance(even, float) else ""
+    told_even = f" (uniform\u00a0{number_text(even, 2)})" if isinstance(even, float) else ""
     title = f"{_TITLES[score]}: {model}{told_even}"
     size = (max(7, min(26, 270 / max(len(layers), 1))), max(8, min(22, 110 / max(len(heads), 1))))
     where, told = {"score": score, "model": model}, ("model", "layer", "head", "low", "high", *CONTROLS)

@@ -20,7 +20,7 @@ from floatscope.traces import Trace
 SIDES = {"right": "answer at the right", "left": "answer at the left", "between": "answer between other tokens"}
 MOST_ROWS = 17
 """Steps that a small map shows of a longer run, the first and the last among them."""
-MOST_LAYERS, MOST_CELLS = 8, 40_000
+MOST_LAYERS, MOST_CELLS = 8, 24_000
 """Layers to choose from, evenly spaced, and cells of all of them together: as many layers as fit, at least one."""
 
 
@@ -115,7 +115,7 @@ def temporal_heatmap(trace: Trace, layer: int, options: Options) -> pl.DataFrame
             "step": step,
             "position": position,
             "text": pl.Series(trace.texts_or_ids)[position],
-            "received": trace.received[:, layer][step, position].astype(float),
+            "received": pl.Series(trace.received[:, layer][step, position].astype(float)).round_sig_figs(4),
             "anchor": weights[step, position],
             "slot": np.isin(position, trace.slots),
             "commits": commit[position] == step,
