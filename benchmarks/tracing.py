@@ -3,8 +3,10 @@
     python benchmarks/tracing.py                    # twin-llada and twin-dream, 8 prompts of 150 to 200 tokens
     python benchmarks/tracing.py twin-llada --profile
     python benchmarks/tracing.py twin-arm twin-llada --keep rollout    # what more it costs to keep that too
+    python benchmarks/tracing.py --candidates       # what the candidates of open slots cost, in time and bytes
 
-CPU seconds of one thread, medians of ratios in the same round.
+CPU seconds of one thread, medians of ratios in the same round. --candidates traces with and without the arrays that
+`candidates.py` keeps, and adds up their bytes as a file has them.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ import cProfile
 import pstats
 import statistics
 import time
+from typing import Any
 
 import numpy as np
 import torch
 
 import floatscope as fs
+from floatscope.probe.candidates import NAMES
+from floatscope.traces import ARRAYS
 
 
 def main() -> None:
@@ -28,6 +33,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="rounds after the first")
     parser.add_argument("--slots", type=int, default=8, help="answer slots, and steps")
     parser.add_argument("--profile", action="store_true", help="where the time of one traced run goes")
+    parser.add_argument("--candidates", action="store_true", help="what the candidates of open slots cost")
     parser.add_argument("--keep", default="compact", help="what traces keep")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -36,6 +42,9 @@ def main() -> None:
     for name in arguments.models:
         model = fs.load(name)
         sampler = model.sampler({"steps": arguments.slots}, length=arguments.slots)
+        if arguments.candidates:
+            print(f"{name}: {candidates_cost(model, prompts, sampler, arguments.repeats)}", flush=True)
+            continue
         found, more = [], []
         for _ in range(arguments.repeats + 1):
             start = time.process_time()
@@ -54,6 +63,25 @@ def main() -> None:
             profile = cProfile.Profile()
             profile.runcall(fs.trace, model, prompts, sampler)
             pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+
+
+def candidates_cost(model: fs.Model, prompts: list, sampler: Any, repeats: int) -> str:
+    """Traced with over without the candidates, and their share of a compact trace's bytes."""
+    traces = fs.trace(model, prompts, sampler)
+    kept = {name for trace in traces for name in trace.arrays} - {"layer_index"}
+    rest = sorted(kept - set(NAMES))
+    ratios = []
+    for _ in range(repeats + 1):
+        start = time.process_time()
+        fs.trace(model, prompts, sampler, keep=rest)
+        middle = time.process_time()
+        fs.trace(model, prompts, sampler, keep=sorted(kept))
+        ratios.append((time.process_time() - middle) / (middle - start))
+    sizes = {name: sum(one.arrays[name].size for one in traces) * ARRAYS[name].bytes for name in kept}
+    own = sum(sizes[name] for name in NAMES) / len(traces)
+    share = own / (sum(sizes.values()) / len(traces))
+    time_ratio = f"{statistics.median(ratios[1:]):.3f} ({min(ratios[1:]):.3f} to {max(ratios[1:]):.3f})"
+    return f"with candidates / without {time_ratio}; {own:,.0f} bytes a trace, {100 * share:.1f} % of its arrays"
 
 
 if __name__ == "__main__":

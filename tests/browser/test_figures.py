@@ -10,8 +10,8 @@ from floatscope.analysis import draw
 from floatscope.analysis.drawing import arrange, lines
 from floatscope.analysis.figure import Figure
 from floatscope.report.page import figure_page
-from tests.analysis.test_figures import row
 from tests.analysis.test_figures import result as result_of
+from tests.analysis.test_figures import row
 from tests.browser.conftest import eventually
 from tests.report.test_cards import CHART, panel
 

@@ -177,7 +177,7 @@ def lines(
     if part.is_empty():
         return None
     beside = known_columns(part, controls)
-    height = _heights(ends or table_ends(part, beside) or (), y, symlog)
+    height = _heights(ends or table_ends(own, beside) or (), y, symlog)
     # numbers without a value are on the axis too: controls may be known there
     x, number = _across(own if own.schema[across].is_numeric() else part, across, axis)
     base = alt.Chart().encode(x=x)
