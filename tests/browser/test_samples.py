@@ -205,7 +205,7 @@ def test_the_strongest_can_be_left_out_and_scales_chosen(page, twin_traces):
     expected = np.sqrt(np.minimum(1, values / rest))
     expected[top] = 0
     eventually(chips.evaluate_all, shades, equals=pytest.approx(expected.tolist(), abs=2e-3))
-    left = re.compile(rf"left out: .* with {100 * values[top]:.1f} %$")
+    left = re.compile(rf"left out: .* with {100 * values[top]:.2f} %$")
     expect(page.locator(".fs-scale").first).to_have_text(left)
     page.locator(".fs-leave").set_checked(False)
     page.locator('.fs-chooser select[aria-label="shade"]').select_option("rank")

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from floatscope.analysis.drawing import Plot, arrange, plot, token_axis, tooltips
+from floatscope.analysis.drawing import Plot, arrange, plot, shade, token_axis, tooltips
 from floatscope.analysis.figure import Figure
 from floatscope.analysis.palette import HEAT
 from floatscope.errors import UserError
@@ -65,11 +65,10 @@ def _pairs(values: NDArray[Any], texts: Sequence[str], block: int) -> pl.DataFra
 def _cells(table: pl.DataFrame) -> Plot:
     queries, keys = (dict(table.select(*names).unique().rows()) for names in (("row", "row_text"), ("token", "text")))
     width, height = (max(120, min(640, 12 * len(names))) for names in (keys, queries))
-    shade = alt.Scale(type="sqrt", domain=[0, float(table["value"].to_numpy().max())], range=[0, 1])
     base = alt.Chart().mark_rect(color=HEAT).encode(
         x=alt.X("token:O", axis=token_axis(keys, width, -90), title="key"),
         y=alt.Y("row:O", axis=token_axis(queries, height, 0), title="query"),
-        opacity=alt.Opacity("value:Q", scale=shade, legend=None),
+        opacity=shade("value", float(table["value"].to_numpy().max()), root=True),
         tooltip=tooltips("row", "row_text", "token", "text", "value"),
     )  # fmt: skip
     return plot([base], "", table, {}, width, height, bed=True)
