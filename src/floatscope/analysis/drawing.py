@@ -336,9 +336,9 @@ def cells(
 def shade(column: str, top: float, colour: str = HEAT, root: bool = False) -> alt.Opacity:
     """Darker for a higher value, `top` the darkest, with the scale of it as a legend."""
     scale = alt.Scale(type="sqrt" if root else "linear", domain=[0, top or 1], range=[0, 1], clamp=True)
-    steps = [(top or 1) * part / 4 for part in range(5)]
+    steps = [(top or 1) * part / 2 for part in range(3)]  # more would be cut off beside a small panel
     legend = alt.Legend(
-        title=None, orient="bottom", direction="horizontal", columns=5, columnPadding=6, values=steps, format=".2~g",
+        title=None, orient="bottom", direction="horizontal", columns=3, columnPadding=6, values=steps, format=".2~g",
         symbolType="square", symbolFillColor=colour, symbolStrokeColor=LINE, symbolStrokeWidth=0.6, symbolSize=110,
         labelFontSize=10,
     )  # fmt: skip
