@@ -65,9 +65,9 @@ def main() -> None:
             pstats.Stats(profile).sort_stats("tottime").print_stats(25)
 
 
-def candidates_cost(model: fs.Model, prompts: list, sampler: Any, repeats: int) -> str:
+def candidates_cost(model: fs.Model, prompts: list[Any], sampler: Any, repeats: int) -> str:
     """Traced with over without the candidates, and their share of a compact trace's bytes."""
-    traces = fs.trace(model, prompts, sampler)
+    traces: list[Any] = fs.trace(model, prompts, sampler)  # pyright: ignore[reportAssignmentType]
     kept = {name for trace in traces for name in trace.arrays} - {"layer_index"}
     rest = sorted(kept - set(NAMES))
     ratios = []

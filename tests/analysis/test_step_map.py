@@ -100,7 +100,7 @@ def test_the_same_sample_can_be_seen_at_other_layers(monkeypatch):
     assert [one.layer for one in figure.layers] == shown
     for one in figure.layers:
         assert one.finding == figure.finding
-        for model, trace, layer in (("m", deep, one.layer), ("w", None, round(one.layer * 2 / 11))):
+        for model, trace, layer in (("m", deep, one.layer), ("w", None, round((one.layer or 0) * 2 / 11))):
             own = one.table.filter(model=model)
             assert set(own["layer"]) == {layer}
             if trace is not None:
