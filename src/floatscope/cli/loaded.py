@@ -129,13 +129,18 @@ def check(model: str, *, loading: LoadFlags = LOAD_BY_DEFAULT) -> int:
     from rich.text import Text
 
     from floatscope.models.check import check as run
+    from floatscope.models.loading import locate, read_config, unread_fields
 
     loaded = loading.load(model, check=False)
     findings = run(loaded)
     table = Table("check", "result", "detail", title=one_line(repr(loaded)), title_justify="left")
     for finding in findings:
         table.add_row(finding.name, "passed" if finding.passed else Text("failed", "bold red"), finding.detail)
-    literal_console().print(table)
+    console = literal_console()
+    console.print(table)
+    weights = locate(model, loading.revision).weights
+    if loaded.family.config and weights.is_dir() and (unread := unread_fields(read_config(weights), loaded.family)):
+        console.print(f"Fields of config.json that family {loaded.family.name} does not read: {', '.join(unread)}.")
     return 0 if all(finding.passed for finding in findings) else 1
 
 
