@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -202,21 +203,12 @@ def families() -> None:
 
 def read_documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
     """The documents of text files; `gold`: numbers of those that hold the evidence, from 1."""
-    from floatscope.files import read_text
-    from floatscope.qa.samples import Document
+    from floatscope.qa.corpus import titled_text
 
     for number in gold:
         if not 1 <= number <= len(paths):
             raise UserError(f"--gold {number}: there are {len(paths)} documents, counted from 1")
-    documents = []
-    for number, path in enumerate(paths, 1):
-        text = read_text(path).strip()
-        if not text:
-            raise UserError(f"the document {path} is empty")
-        title, _, rest = text.partition("\n")
-        titled = (title[:-1].strip(), rest.strip()) if title.endswith(":") and rest.strip() else ("", text)
-        documents.append(Document(*titled, number in gold))
-    return documents
+    return [replace(titled_text(path), gold=number in gold) for number, path in enumerate(paths, 1)]
 
 
 def _show_trace(found: Trace, out: Path) -> None:
