@@ -17,6 +17,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 import floatscope as fs
 from floatscope import cli
+from floatscope.study.estimating import expected_trace_bytes
 
 WORDS = "Document Question Answer : . , ? \n 1 2 3 who wrote the book Ada Mars it was by in of a city".split(" ")
 
@@ -384,6 +385,10 @@ def test_a_log_has_lines_of_progress_and_the_cost_of_traces(monkeypatch, capsys,
     assert code == 0 and "floatscope: up to 1 answers are traced, and 1 more under each control" in told
     assert re.search(r"floatscope: twin-llada.*: \d+ of \d+, 0:00:\d\d left", told)
     assert re.search(r"\d traces \(0\.\d MB\) are in .*: floatscope analyze drift", told)
+    expected = expected_trace_bytes(fs.Run(tmp_path / "run").study)
+    real = sum(path.stat().st_size for path in fs.Run(tmp_path / "run").traces(control=None))
+    assert expected is not None and real / 2 < expected < 2 * real
+    assert f"each takes a file, about {expected / 1e6:,.1f} MB in all, and longer" in told
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
