@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 import floatscope as fs
 from floatscope import cli
+from floatscope.study.estimating import expected_trace_bytes
 
 WORDS = "Document Question Answer : . , ? \n 1 2 3 who wrote the book Ada Mars it was by in of a city".split(" ")
 
@@ -105,6 +107,18 @@ def test_check_reports_every_finding(monkeypatch, capsys, checkpoint):
     assert code == 0
     for name in ("rows sum to 1", "output equals SDPA", "attention follows visibility", "left pads change nothing"):
         assert name in " ".join(shown.replace("│", " ").split())
+
+
+def test_check_tells_which_fields_of_the_config_are_not_read(monkeypatch, capsys, tmp_path, checkpoint):
+    """No tensor's shape tells a forgotten rms_norm_eps, so no check can fail for it."""
+    shutil.copytree(checkpoint, tmp_path / "own")
+    kept = "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads vocab_size head_dim"
+    config = "".join(f"{name} = '{name}'\n" for name in kept.split())
+    (tmp_path / "own.toml").write_text(f"base = 'llada'\nmask_id = 2\nkeys = {{}}\n[config]\n{config}")
+    code, shown, _ = run(monkeypatch, capsys, "check", tmp_path / "own", "--family", tmp_path / "own.toml")
+    told = " ".join(shown.partition("Fields of config.json that family own does not read: ")[2].split())
+    assert code == 0 and "rms_norm_eps" in told and "eos_token_id" in told
+    assert "hidden_size" not in told and "model_type" not in told and told.endswith(".")
 
 
 def test_brackets_and_colons_of_a_path_are_printed_as_they_are(monkeypatch, capsys, tmp_path, checkpoint):
@@ -371,6 +385,10 @@ def test_a_log_has_lines_of_progress_and_the_cost_of_traces(monkeypatch, capsys,
     assert code == 0 and "floatscope: up to 1 answers are traced, and 1 more under each control" in told
     assert re.search(r"floatscope: twin-llada.*: \d+ of \d+, 0:00:\d\d left", told)
     assert re.search(r"\d traces \(0\.\d MB\) are in .*: floatscope analyze drift", told)
+    expected = expected_trace_bytes(fs.Run(tmp_path / "run").study)
+    real = sum(path.stat().st_size for path in fs.Run(tmp_path / "run").traces(control=None))
+    assert expected is not None and real / 2 < expected < 2 * real
+    assert f"each takes a file, about {expected / 1e6:,.1f} MB in all, and longer" in told
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

@@ -40,6 +40,21 @@ def test_help_shows_the_front_page():
         assert name in dir(fs)
 
 
+def test_what_is_easily_written_otherwise():
+    """A typo in the name of an array, one trace in place of a list, documents as texts, a result's figure by name."""
+    trace = to_trace(full_run(), model="m")
+    with pytest.raises(AttributeError, match=r"a Trace has no 'recieved': did you mean 'received'\?"):
+        _ = trace.recieved
+    found = fs.analyze("absorption", trace)
+    assert found.table.equals(fs.analyze("absorption", [trace]).table)
+    assert found.figure.name == "absorption" and found.figure._repr_html_() == found._repr_html_()
+    model = fs.load("twin-llada")
+    prompt = fs.build_prompt(model, "Who founded it?", [TEXT])
+    other = fs.build_prompt(model.tokenizer, "Who founded it?", [fs.Document("", TEXT)])
+    assert (prompt.text, prompt.regions, list(prompt.ids)) == (other.text, other.regions, list(other.ids))
+    assert [region.label for region in prompt.regions if region.label.startswith("doc")] == ["doc 1"]
+
+
 def test_analyze_takes_a_folder(tmp_path):
     own, bare = [], []
     for seed in range(2):

@@ -46,7 +46,7 @@ def validated(cls: type[T], table: Mapping[str, Any], name: str, where: Key = ()
     for part in fields(cls):  # pyright: ignore[reportArgumentType]
         if part.name not in given and part.default is MISSING and part.default_factory is MISSING:
             raise Mistake(f"{here} needs the key {part.name!r}.", *where)
-    with _mistakes_under(*where):  # what the class itself checks
+    with mistakes_under(*where):  # what the class itself checks
         return cls(**given)
 
 
@@ -66,7 +66,7 @@ def _validated_value(hint: Any, value: Any, name: str, where: Key) -> Any:
             raise Mistake(f"{where[-1]} should be {_words(hint)}, not {value!r}.", *where) from error
     parse = getattr(table, "parse", None)
     if parse is not None and isinstance(value, str):
-        with _mistakes_under(*where):
+        with mistakes_under(*where):
             return parse(value)
     if is_list:
         if not isinstance(value, list) or not all(isinstance(one, dict | table) for one in value):
@@ -80,7 +80,7 @@ def _validated_value(hint: Any, value: Any, name: str, where: Key) -> Any:
 
 
 @contextmanager
-def _mistakes_under(*key: str | int) -> Iterator[None]:
+def mistakes_under(*key: str | int) -> Iterator[None]:
     """Mistakes within are about that key, or about keys under it."""
     try:
         yield

@@ -132,6 +132,15 @@ def test_visibility_and_shift_of_an_own_family_are_independent(
         ),
         ("base = 4", "base should be a text, not 4"),
         ('base = "own.toml"', "own.toml is its own base"),
+        (
+            'base = "llada"\n\n[sampler]\nname = "lada"',
+            "own.toml, line 3: There is no sampler 'lada': did you mean 'llada'",
+        ),
+        ('base = "llada"\nsampler = { name = "llada", step = 4 }', "has no setting 'step': did you mean 'steps'"),
+        (
+            "base = 'llada'\n[keys]\n'a' = 'b'\ndrop = ['c']",
+            "own.toml, line 4: drop stands in the table .keys.: move it",
+        ),
         ("base = \"llada\"\nkeys = { '(' = 'x' }", r"'\(' = 'x' is not a regular expression"),
         ("base = \"llada\"\nkeys = { 'a' = '\\1' }", "is not a regular expression and its replacement"),
     ],

@@ -114,7 +114,7 @@ def test_refusals_are_sentences() -> None:
             model.logits(ids)
     with pytest.raises(fs.UserError, match="mask id 126336 is outside its vocabulary of 96"):
         fs.Model(tiny("llama"), SAME)
-    with pytest.raises(fs.UserError, match="neither config nor tokenizer states a mask token; pass mask_id"):
+    with pytest.raises(fs.UserError, match="neither config nor tokenizer states a mask token: give it"):
         fs.Model(tiny("bert"), fs.FAMILIES["bert"])
 
 

@@ -126,6 +126,45 @@ def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
     assert "tensors of another shape model.layers.1.mlp.up_proj.weight" in shape
 
 
+def test_tensors_of_an_unknown_dialect_are_told_by_their_kinds(tmp_path: Path) -> None:
+    """Twelve kinds of a Llama, each once, and what differs in more than its layer apart: enough to write [keys]."""
+    folder = write_checkpoint(tmp_path, llada_config(SHAPE), llada_tensors(random_weights(SHAPE)))
+    (tmp_path / "mine.toml").write_text("base = 'llada'\nkeys = {}\n")
+    sentence = refused(folder, family=tmp_path / "mine.toml")
+    missing, _, surplus = sentence.partition("missing tensors ")[2].partition("; name another")[0].partition("; ")
+    layer = ("input_layernorm", "mlp.down_proj", "mlp.gate_proj", "mlp.up_proj", "post_attention_layernorm")
+    parts = [*layer, *(f"self_attn.{part}_proj" for part in "koqv")]
+    of_layers = [f"model.layers.*.{part}.weight ({SHAPE.layers})" for part in parts]
+    assert missing.split(", ") == [
+        "lm_head.weight", "model.embed_tokens.weight", *of_layers, "model.norm.weight"
+    ]  # fmt: skip
+    assert f"model.transformer.blocks.*.ff_proj.weight ({SHAPE.layers})" in surplus and " more" not in surplus
+
+
+def test_fields_of_an_unknown_config_are_told(tmp_path: Path) -> None:
+    config = {"width": 16, "depth": 2, "model_type": "mystery", "clip": None}
+    folder = write_checkpoint(tmp_path, config, llada_tensors(random_weights(SHAPE)))
+    assert "it states width, depth: name another family" in refused(folder, family="llada")
+
+
+def test_a_tokenizer_of_remote_code(llada: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tokenizer.json: its class is never run, and the way out is a class of transformers, which needs a package."""
+    (llada / "tokenizer.model").write_bytes(b"")
+    stated = {"tokenizer_class": "Mystery", "auto_map": {"AutoTokenizer": ["tokenization_mystery.Mystery", None]}}
+    (llada / "tokenizer_config.json").write_text(json.dumps(stated))
+    (llada / "mine.toml").write_text("base = 'llada'\n")
+    assert "is remote code, which is never run: add a tokenizer.json, or name a class" in refused(
+        llada, family=llada / "mine.toml"
+    )
+    (llada / "mine.toml").write_text("base = 'llada'\ntokenizer = 'LamaTokenizer'\n")
+    assert "'LamaTokenizer' is no tokenizer class of transformers" in refused(llada, family=llada / "mine.toml")
+    (llada / "mine.toml").write_text("base = 'llada'\ntokenizer = 'LlamaTokenizer'\n")
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    assert "its tokenizer.model needs a package: pip install sentencepiece" in refused(
+        llada, family=llada / "mine.toml"
+    )
+
+
 def test_a_config_of_a_far_larger_model_is_refused_before_it_is_built(llada: Path) -> None:
     config = json.loads((llada / "config.json").read_text())
     (llada / "config.json").write_text(json.dumps(config | {"mlp_hidden_size": 10**9}))
@@ -141,7 +180,7 @@ def test_a_wrong_family_is_refused_before_anything_is_built(llada: Path, tmp_pat
     )
     dream = write_checkpoint(tmp_path / "dream", dream_config(SHAPE), qwen_tensors(random_weights(SHAPE, biases=True)))
     assert "in the words of family llada (LlamaForCausalLM)" in refused(dream, family="llada")
-    assert "missing tensors model.layers.0.self_attn.k_norm.weight" in refused(dream, family="sdar")
+    assert "missing tensors model.layers.*.self_attn.k_norm.weight (2)" in refused(dream, family="sdar")
 
 
 def test_tied_in_words_only(tmp_path: Path) -> None:
@@ -207,7 +246,7 @@ def test_mask_outside_the_vocabulary(tmp_path: Path) -> None:
 
 def test_masked_lm_without_a_mask(tmp_path: Path) -> None:
     tiny("bert").save_pretrained(tmp_path)
-    assert "neither config nor tokenizer states a mask token; pass mask_id" in refused(tmp_path)
+    assert "neither config nor tokenizer states a mask token: give it" in refused(tmp_path)
 
 
 def test_learned_sinks_at_load(tmp_path: Path) -> None:

@@ -25,6 +25,21 @@ def test_corpus_of_lines_and_of_one_list(tmp_path: Path, compress: bool) -> None
         assert read_corpus(path) == DOCUMENTS
 
 
+def test_corpus_of_text_files(tmp_path: Path) -> None:
+    """Folders within are read too; a first line that ends in a colon is the title, else the file's name is."""
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "b.txt").write_text("A bell:\nAnna cast it.\n")
+    (tmp_path / "deep" / "a.md").write_text("Two lines.\nBoth: text.")
+    (tmp_path / "photo.png").write_bytes(b"\x89")
+    assert read_corpus(tmp_path) == (Document("A bell", "Anna cast it."), Document("a", "Two lines.\nBoth: text."))
+    (tmp_path / "b.txt").write_text(" \n")
+    with pytest.raises(UserError, match=r"b\.txt is empty"):
+        read_corpus(tmp_path)
+    with pytest.raises(UserError, match=r"holds no \.txt or \.md file"):
+        (tmp_path / "none").mkdir()
+        read_corpus(tmp_path / "none")
+
+
 def test_wrong_corpus_is_a_sentence_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     for line, sentence in (('{"title": "only"}', "line 2: it has no field `text` or `contents`"), ("{", "line 2")):

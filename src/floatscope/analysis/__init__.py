@@ -65,7 +65,7 @@ ANALYSES: Registry[Analysis] = Registry(
 
 def analyze(
     name: str,
-    traces: Iterable[Trace] | str | Path,
+    traces: Trace | Iterable[Trace] | str | Path,
     options: Options | None = None,
     controls: Controls | None = None,
     condition: str | None = None,
@@ -73,13 +73,14 @@ def analyze(
 ) -> Result:
     """Run an analysis by name: tables with controls, and its figure, which a notebook shows.
 
-    traces: a list of them; or a run, a folder or a file, whose control passes are used as controls.
+    traces: one, or a list of them; or a run, a folder or a file, whose control passes are used as controls.
     condition: of a run that has traces of several. `settings` are the analysis's own (such as `alpha` of flow).
     """
     if isinstance(traces, str | Path):
         files = of_conditions(find_traces(traces), () if condition is None else (condition,))
         traces, found = split_controls(files)
         controls = controls or found
+    traces = [traces] if isinstance(traces, Trace) else traces
     return load_object(ANALYSES.named(name).function)(traces, options or Options(), controls or Controls(), **settings)
 
 

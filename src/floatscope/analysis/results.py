@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -21,6 +21,9 @@ from floatscope.errors import UserError
 from floatscope.files import replace_bytes, write_errors
 from floatscope.statistics import bootstrap_mean, sign_flip_test
 from floatscope.traces import Trace
+
+if TYPE_CHECKING:
+    from floatscope.analysis.figure import Figure
 
 CONTROLS = ("uniform", "random", "untrained")
 NUMBERS = ("value", "uniform", "random")
@@ -95,11 +98,15 @@ class Result:
             tables[name] = table.filter(**own)
         return dataclasses.replace(self, tables=tables, whole=self)
 
-    def _repr_html_(self) -> str:
-        """For notebooks: the figure of the analysis."""
+    @property
+    def figure(self) -> "Figure":
+        """The figure of the analysis, which a notebook shows."""
         from floatscope.analysis import draw
 
-        return draw(self.name, {self.name: self})._repr_html_()
+        return draw(self.name, {self.name: self})
+
+    def _repr_html_(self) -> str:
+        return self.figure._repr_html_()
 
     def save(self, folder: str | Path) -> list[Path]:
         """One parquet file per table, in a folder that is made if needed."""

@@ -48,7 +48,8 @@ class Asking(LoadFlags):
     workers: int = 1
     """Processes that share the work, each with its own copy of a model: for small models on a CPU."""
     corpus: str | None = None
-    """JSON or JSONL file of {title, text}: where distractors and retrieved documents come from."""
+    """JSON or JSONL file of {title, text}, or a folder of text files: where distractors and retrieved documents come
+    from."""
     retrieve: int | None = None
     """Retrieve so many documents from the corpus in place of the samples' own."""
     retriever: str = "bm25"

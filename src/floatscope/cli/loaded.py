@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -129,13 +130,18 @@ def check(model: str, *, loading: LoadFlags = LOAD_BY_DEFAULT) -> int:
     from rich.text import Text
 
     from floatscope.models.check import check as run
+    from floatscope.models.loading import locate, read_config, unread_fields
 
     loaded = loading.load(model, check=False)
     findings = run(loaded)
     table = Table("check", "result", "detail", title=one_line(repr(loaded)), title_justify="left")
     for finding in findings:
         table.add_row(finding.name, "passed" if finding.passed else Text("failed", "bold red"), finding.detail)
-    literal_console().print(table)
+    console = literal_console()
+    console.print(table)
+    weights = locate(model, loading.revision).weights
+    if loaded.family.config and weights.is_dir() and (unread := unread_fields(read_config(weights), loaded.family)):
+        console.print(f"Fields of config.json that family {loaded.family.name} does not read: {', '.join(unread)}.")
     return 0 if all(finding.passed for finding in findings) else 1
 
 
@@ -197,21 +203,12 @@ def families() -> None:
 
 def read_documents(paths: tuple[Path, ...], gold: tuple[int, ...]) -> list[Any]:
     """The documents of text files; `gold`: numbers of those that hold the evidence, from 1."""
-    from floatscope.files import read_text
-    from floatscope.qa.samples import Document
+    from floatscope.qa.corpus import titled_text
 
     for number in gold:
         if not 1 <= number <= len(paths):
             raise UserError(f"--gold {number}: there are {len(paths)} documents, counted from 1")
-    documents = []
-    for number, path in enumerate(paths, 1):
-        text = read_text(path).strip()
-        if not text:
-            raise UserError(f"the document {path} is empty")
-        title, _, rest = text.partition("\n")
-        titled = (title[:-1].strip(), rest.strip()) if title.endswith(":") and rest.strip() else ("", text)
-        documents.append(Document(*titled, number in gold))
-    return documents
+    return [replace(titled_text(path), gold=number in gold) for number, path in enumerate(paths, 1)]
 
 
 def _show_trace(found: Trace, out: Path) -> None:

@@ -321,14 +321,17 @@ def run_shown(study: Study, folder: Path, retry: bool, division: Division, repor
 
     One that is stopped by the keyboard, or asked to end, ends in a sentence on how to go on.
     """
+    from floatscope.study.estimating import expected_trace_bytes
     from floatscope.study.reporting import tables_text, write_report
     from floatscope.study.running import run_study
 
     if traced := len(study.models) * sum(cell.traces for task in study.tasks for cell in study.cells(task)):
         beside = f", and {traced} more under each control ({', '.join(study.controls)})" if study.controls else ""
+        kept = expected_trace_bytes(study)
+        size = "" if kept is None else f", about {kept / 1e6:,.1f} MB in all"
         print(
-            f"floatscope: up to {traced} answers are traced{beside}; each takes a file and longer than an answer alone "
-            "(`floatscope study FILE --estimate` measures both)",
+            f"floatscope: up to {traced} answers are traced{beside}; each takes a file{size}, and longer than an "
+            "answer alone (`floatscope study FILE --estimate` measures both)",
             file=sys.stderr,
         )
     try:

@@ -1,8 +1,9 @@
 """Calls into transformers: quiet, and with one sentence for whatever goes wrong inside or does not fit."""
 
 import io
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,21 @@ def refuse_mismatch(path: Path, info: Mapping[str, Any]) -> None:
         ("mismatched_keys", "tensors of another shape"),
     ):
         if names := sorted(str(name[0] if isinstance(name, tuple) else name) for name in info.get(key) or ()):
-            more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-            problems.append(f"{label} {', '.join(names[:4])}{more}")
+            problems.append(f"{label} {alike(names)}")
     if problems:
         raise UserError(
             f"{path} does not fit its family: {'; '.join(problems)}; name another family if it is wrong, or "
             "declare one in a TOML file (keys maps names, drop leaves surplus tensors out: docs/howto/families.md)"
         )
+
+
+def alike(names: Iterable[str], most: int = 16) -> str:
+    """Names in a sentence; those that differ in numbers alone are one: `layers.*.up.weight (12)`."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(re.sub(r"(?<=\.)\d+(?=\.)", "*", name), []).append(name)
+    told = [held[0] if len(held) == 1 else f"{kind} ({len(held)})" for kind, held in kinds.items()]
+    return ", ".join(told[:most]) + (f" and {len(told) - most} more" if len(told) > most else "")
 
 
 def refuse_layers(path: Path, layers: int, tensors: int) -> None:

@@ -8,7 +8,7 @@ from floatscope.errors import UserError
 from floatscope.models.family import Family
 from floatscope.models.visibility import BIDIRECTIONAL, CAUSAL, Visibility
 from floatscope.registry import Registry
-from floatscope.validation import Mistake, mistakes_in, read_toml, validated
+from floatscope.validation import Mistake, mistakes_in, mistakes_under, read_toml, validated
 
 # LLaDA's names of the parts of a Llama, and of those of each of its layers.
 LLADA_PARTS = {"wte": "model.embed_tokens", "ln_f": "model.norm", "ff_out": "lm_head"}
@@ -232,5 +232,13 @@ def read_family(path: Path, derived: tuple[Path, ...] = ()) -> Family:
                 raise Mistake(f"base should be a text, not {base!r}.", "base")
             file = base.endswith(".toml")
             values = asdict(read_family(path.parent / base, (*derived, path.resolve())) if file else get_family(base))
+        for key in table.get("keys", {}):
+            if key == "base" or key in Family.__dataclass_fields__:
+                raise Mistake(
+                    f"{key} stands in the table [keys]: move it above the first table of the file.", "keys", key
+                )
         called = "a family" if base else "a family without a base"
-        return validated(Family, values | {"name": path.stem} | table, called)
+        family = validated(Family, values | {"name": path.stem} | table, called)
+        with mistakes_under("sampler"):
+            family.make_sampler()
+        return family

@@ -344,11 +344,19 @@ def backbone_config(config: Mapping[str, Any], family: Family, config_class: Any
     unstated = [s for s in fields if s not in values and config_class.attribute_map.get(s, s) not in values]
     if unstated:
         raise UserError(
-            f"config.json states no {', '.join(unstated)} in the words of family {family.name} ({family.backbone}): "
-            "name another family, or declare its own fields in a TOML file"
+            f"config.json states no {', '.join(unstated)} in the words of family {family.name} ({family.backbone}); it "
+            f"states {', '.join(unread_fields(config, family))}: name another family, or declare its own fields in a "
+            "TOML file"
         )
     # A token that the checkpoint does not state is not the one that the transformers class has by default.
     return config_class(**{"bos_token_id": None, "eos_token_id": None, "pad_token_id": None} | values)
+
+
+def unread_fields(config: Mapping[str, Any], family: Family) -> list[str]:
+    """Fields of a config.json that are neither renamed nor required by a family that renames fields."""
+    known = {"architectures", "auto_map", "model_type", "transformers_version", "torch_dtype", *family.requires}
+    read = known | ({*family.config} if family.config else set())
+    return [name for name, value in config.items() if name not in read and value is not None]
 
 
 def _device(device: str | torch.device | None) -> torch.device | None:

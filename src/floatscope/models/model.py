@@ -338,7 +338,9 @@ class Model:
         stated = [getattr(where, "mask_token_id", None) for where in (self.config, self.tokenizer, generation)]
         found = next((one for one in (given, *stated, self.family.mask_id) if one is not None), None)
         if found is None:
-            raise UserError(f"{self.name}: neither config nor tokenizer states a mask token; pass mask_id")
+            raise UserError(
+                f"{self.name}: neither config nor tokenizer states a mask token: give its id (mask_id, --mask-id)"
+            )
         if not isinstance(found, Integral) or isinstance(found, bool) or not 0 <= int(found) < self.vocabulary:
             raise UserError(f"{self.name}: mask id {found!r} is outside its vocabulary of {self.vocabulary}")
         return int(found)

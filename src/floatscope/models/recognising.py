@@ -52,8 +52,8 @@ def recognise(
             return native
     raise UserError(
         f"{source}: unknown family ({found}); {WHY_NOT.get(str(model_type).lower(), '')}"
-        f"{suggested(str(model_type), tensors or ())}supported are {', '.join(FAMILIES)}; pass one of them by name, or "
-        "declare your own in a TOML file (docs/howto/families.md)"
+        f"{suggested(str(model_type), tensors or ())}supported are {', '.join(FAMILIES)}; name one of them "
+        "(family, --family) or declare your own in a TOML file (docs/howto/families.md)"
     )
 
 

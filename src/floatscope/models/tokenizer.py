@@ -5,6 +5,7 @@ The native classes of transformers rebuild the splitting rules from their own co
 """
 
 import inspect
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,16 @@ def load_tokenizer(folder: Path, family: Family, model_type: str | None) -> Any:
     if own := (folder / "tokenizer.json").exists():
         cls = transformers.PreTrainedTokenizerFast
     elif family.tokenizer:
-        cls = getattr(transformers, family.tokenizer)
+        cls = getattr(transformers, family.tokenizer, None)
+        if not hasattr(cls, "from_pretrained"):
+            raise UserError(f"family {family.name}: {family.tokenizer!r} is no tokenizer class of transformers")
+    elif "AutoTokenizer" in (_stated(folder).get("auto_map") or ()):
+        raise UserError(
+            f"{folder}: its tokenizer is remote code, which is never run: add a tokenizer.json, or name a class of "
+            'transformers in the TOML file of its family, such as tokenizer = "LlamaTokenizer"'
+        )
+    if not own and any(folder.glob("*.model")) and find_spec("sentencepiece") is None:
+        raise UserError(f"{folder}: its tokenizer.model needs a package: pip install sentencepiece")
     with transformers_call(f"the tokenizer of {folder}"):
         tokenizer = cls.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         if not isinstance(tokenizer.model_max_length, int | float):
@@ -38,15 +48,21 @@ def load_tokenizer(folder: Path, family: Family, model_type: str | None) -> Any:
     return tokenizer
 
 
+def _stated(folder: Path) -> dict[str, Any]:
+    """What the checkpoint itself says of its tokenizer; a token stated as null is stated."""
+    stated: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).exists():
+            stated |= read_json(folder / name)
+    return stated
+
+
 def _complete(tokenizer: Any, folder: Path, family: Family, model_type: str | None) -> None:
     """Add special tokens that only the native class knows (bert-base-uncased, gpt2), where the vocabulary has them."""
     import transformers
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
-    stated: dict[str, Any] = {}  # what the checkpoint itself says; a token stated as null is stated
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / name).exists():
-            stated |= read_json(folder / name)
+    stated = _stated(folder)
     names = (stated.get("tokenizer_class"), family.tokenizer, TOKENIZER_MAPPING_NAMES.get(model_type or ""))
     native = next((found for name in names if name and (found := getattr(transformers, name, None)) is not None), None)
     defaults = inspect.signature(native.__init__).parameters if native is not None else {}

@@ -77,7 +77,7 @@ class _Tokens:
 def build_prompt(
     tokenizer: Any,
     question: str,
-    documents: Sequence[Document],
+    documents: Sequence[Document | str],
     answers: Sequence[str] = (),
     *,
     template: Template | None = None,
@@ -88,6 +88,7 @@ def build_prompt(
 ) -> Prompt:
     """Render, tokenise with offsets, label. `tokenizer` is any fast tokenizer of transformers, or a model that has one.
 
+    documents: one that is a text alone has no title.
     template: from `read_template`; default: the one template for all models.
     placement: the question before or after the documents; default: as the template has it.
     raw: leave the tokenizer's chat template aside, if it has one.
@@ -109,6 +110,8 @@ def build_prompt(
     before, after = ([], []) if chat else surroundings(tokenizer)
     answer = _answer(tokenizer, slots) if template.has_answer or isinstance(slots, str) else None
 
+    shown = [Document("", one) if isinstance(one, str) else one for one in documents]
+
     def tokens_of(shown: Sequence[Document]) -> _Tokens:
         pieces = template.pieces(question, shown, placement, answer)
         pieces = _in_chat(tokenizer, pieces) if chat else pieces
@@ -116,18 +119,18 @@ def build_prompt(
             pieces = [*pieces, answer]
         return _tokenise(tokenizer, pieces)
 
-    full = tokens = tokens_of(documents)
+    full = tokens = tokens_of(shown)
     if before and len(tokens.ids) and tokens.ids[0] == before[0]:
         before = []  # the template has its own
     if room is not None:
         space = room - len(before) - len(after) + full.labels.count(ANSWER)
-        tokens = full if len(full.ids) <= space else _fitted(full, documents, space, tokens_of)
+        tokens = full if len(full.ids) <= space else _fitted(full, shown, space, tokens_of)
     prompt = _prompt(tokenizer, tokens, before, after, not template.has_answer)
     return replace(
         prompt,
         marks={name: found + len(before) for name, found in _marks(tokens, answers).items()},
-        cut=tuple(full.left_out(number, tokens) for number in range(1, len(documents) + 1)),
-        sentences=_sentences(tokens, len(documents), len(before)),
+        cut=tuple(full.left_out(number, tokens) for number in range(1, len(shown) + 1)),
+        sentences=_sentences(tokens, len(shown), len(before)),
     )
 
 

@@ -54,7 +54,7 @@ def read_task(
     limit: the first so many samples; default: all of a file, 200 of the world.
     seed: which samples the world makes.
     shape: as in `read_samples`. skip_wrong: leave out records that cannot be used, instead of raising.
-    corpus: a file of documents for distractors and retrieval; default: the documents of the samples.
+    corpus: a file or folder of documents for distractors and retrieval; default: the documents of the samples.
     retrieve: so many documents from the corpus in place of the samples' own, found by `retriever`: "bm25", "dense" or
     "dense:MODEL".
 

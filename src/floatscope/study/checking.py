@@ -54,11 +54,11 @@ def _check_model(study: Study, plan: ModelPlan) -> None:
     from floatscope.models.loading import Place, read_config, refuse_pickles
     from floatscope.study.answering import build_sampler
 
-    folder = _local_folder(plan.source, plan.revision)
+    folder = local_folder(plan.source, plan.revision)
     fork = read_fork(folder) if folder is not None and is_adapter(folder) else None
     if folder is not None and fork is not None and (absent := absent_files(folder, fork)):
         raise UserError(f"{folder} lacks {absent[0]}")
-    folder = _local_folder(fork.parent) if fork else folder
+    folder = local_folder(fork.parent) if fork else folder
     if folder is None:
         raise UserError("its weights are not on this machine: they will be downloaded from the hub when the study runs")
     family = get_family(plan.family) if plan.family else None
@@ -78,7 +78,7 @@ def _check_model(study: Study, plan: ModelPlan) -> None:
         raise UserError(f"the device {plan.device} is not available on this machine")
 
 
-def _local_folder(source: str, revision: str | None = None) -> Path | None:
+def local_folder(source: str, revision: str | None = None) -> Path | None:
     """Where a model is on this machine: a twin, a path, or the hub's cache; None for a hub id that is not there."""
     from floatscope.models.loading import before_training, resolve
 

@@ -10,18 +10,25 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from floatscope.errors import UserError
+from floatscope.models.families import LLADA_CONFIG
 from floatscope.study.engine import Size, batch_count, batches, loadings, quiet_plan, size_of
-from floatscope.study.plan import Study
+from floatscope.study.plan import ModelPlan, Study
+from floatscope.traces.arrays import ARRAYS, kept_arrays
 
 if TYPE_CHECKING:
     from floatscope.models.model import Model
 
 UTILISATION = 0.4
 """The share of a GPU's peak that large forwards reach: an assumption."""
+TEMPLATE_TOKENS, LETTERS, HEADER = 16, 4, 8000
+"""Of a trace before it is made: tokens of the template, letters of a token, bytes of its file beside its numbers."""
+FIXED_AXES = {"qk_step": 3, "rank": 8, "candidate": 5, "bound": 2}
 WEIGHT_BYTES = 2
 """Of a parameter on a GPU, as bfloat16."""
 
@@ -142,6 +149,55 @@ def estimate(study: Study, notify: Callable[[str], None] = lambda what: None) ->
                     )
         found.append(Estimate(loading.name, len(loading.jobs), len(planned), seconds, round(kept), tuple(on_gpus)))
     return found
+
+
+def expected_trace_bytes(study: Study) -> int | None:
+    """About what the files of traces will take, within a factor of two, from the shapes of the plan.
+
+    None where the config of a model is not on this machine.
+    """
+    total = 0.0
+    for loading in loadings(study, quiet_plan(study)):
+        traced = [job for job in loading.jobs if job.traced]
+        heads = _layers_and_heads(loading.plan) if traced else (0, 0, 0)
+        if heads is None:
+            return None
+        for job in traced:
+            try:
+                sample = job.task.under(job.condition, job.sample, study.seed)
+            except UserError:
+                continue  # it becomes a row that says so
+            texts = [sample.question, sample.before, sample.after, *(d.title + d.text for d in sample.documents)]
+            slots = job.condition.slots or study.slots
+            if sample.is_passage:
+                slots = min(slots, len(sample.answers[0]) // LETTERS)
+            steps, groups = study.steps_for(slots) or slots, 5 + len(sample.documents)
+            tokens = TEMPLATE_TOKENS + sum(map(len, texts)) // LETTERS + slots
+            axes = {"step": steps, "layer": heads[0], "head": heads[1], "kv_head": heads[2], "token": tokens}
+            axes |= {"answer": slots, "group": groups, "column": groups} | FIXED_AXES
+            rows = [ARRAYS[name] for name in kept_arrays(study.keep) if name != "seen_by_step"]
+            held = [row for row in rows if not {*row.axes} - {*axes}]  # matrices have axes of their own
+            total += sum(row.bytes * prod(axes[axis] for axis in row.axes) for row in held) + HEADER + tokens * 40
+    return round(total)
+
+
+def _layers_and_heads(plan: ModelPlan) -> tuple[int, int, int] | None:
+    """Layers, heads and key-value heads, as config.json says them in the words of its family."""
+    from floatscope.models.families import get_family
+    from floatscope.models.loading import locate, read_config
+    from floatscope.study.checking import local_folder
+
+    if (folder := local_folder(plan.source, plan.revision)) is None or (place := locate(folder).weights).is_file():
+        return None
+    config = read_config(place)
+    renamed = get_family(plan.family).config if plan.family else LLADA_CONFIG
+    known = {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "num_key_value_heads": ""}
+    found: list[int | None] = []
+    for new, other in known.items():
+        names = (new, other, *(old for old, name in renamed.items() if name == new))
+        found.append(next((config[name] for name in names if isinstance(config.get(name), int)), None))
+    layers, heads, shared = found
+    return (layers, heads, shared or heads) if layers and heads else None
 
 
 def _size(batch: Sequence[Size]) -> int:

@@ -80,7 +80,8 @@ class TaskPlan:
     shape: str | None = None
     """Of a file: how it is written, where it is not recognised."""
     corpus: str | None = None
-    """A JSON or JSONL file of {title, text}: where distractors and retrieved documents come from."""
+    """JSON or JSONL file of {title, text}, or a folder of text files: where distractors and retrieved documents come
+    from."""
     retrieve: int | None = None
     """Documents retrieved from the corpus in place of a sample's own."""
     retriever: str = "bm25"

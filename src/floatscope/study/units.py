@@ -169,8 +169,8 @@ def load_task(study: Study, plan: TaskPlan) -> LoadedTask:
 def missing_files(plan: TaskPlan) -> list[str]:
     """Files that the task names and that are not there."""
     source = plan.source.removeprefix(PASSAGES)
-    named = [plan.corpus] if plan.from_world or source.startswith("hf:") else [source, plan.corpus]
-    return [path for path in named if path and not Path(path).is_file()]
+    named = [] if plan.from_world or source.startswith("hf:") or Path(source).is_file() else [source]
+    return named + [path for path in (plan.corpus,) if path and not Path(path).exists()]
 
 
 def _hash(samples: tuple[Sample, ...]) -> str:

@@ -5,6 +5,7 @@ It computes nothing that needs a model; its file is left to `storage`, measures 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
@@ -69,7 +70,8 @@ class Trace:
 
     def __getattr__(self, name: str) -> NDArray[Any]:
         if name.startswith("__") or name not in ARRAYS:
-            raise AttributeError(f"a Trace has no attribute {name!r}")
+            near = [] if name.startswith("_") else get_close_matches(name, [*dir(type(self)), *ARRAYS], n=1)
+            raise AttributeError(f"a Trace has no {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
         if name not in self.arrays:
             keep = ARRAYS[name].keep
             with_keep = "" if keep == "compact" else f" with keep={keep!r}"
