@@ -157,6 +157,13 @@ def test_floating_and_its_direction_are_told_in_place_of_steps():
     )
 
 
+def test_several_models_denoise():
+    rows = [verdict(model, "floating", "right", 0.6, 0.52, 0.67, "floating", "a") for model in ("m", "n")]
+    tables = {"drift_verdicts": pl.DataFrame(rows, infer_schema_length=None)}
+    told = summary_sentences(made().clear(), {"drift": Result("drift", tables)}, KINDS)
+    assert told[0] == "Attention floats in m and n while they denoise."
+
+
 def test_nothing_to_sum_up():
     assert summary_sentences(made().clear(), {}, {}) == ()
     assert summary_sentences(made().filter(documents=0), {}, KINDS) == ()

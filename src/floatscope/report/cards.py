@@ -3,6 +3,7 @@
 The room is laid out here, before anything is drawn: panels wrap as the width allows, and nothing moves when they come.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -57,6 +58,9 @@ def figure_card(figure: Figure, control: str = UNTRAINED) -> Markup:
     for view in (figure, *others, figure.published):
         if view is not None:
             spec = view.spec()
+            if control != UNTRAINED:  # the words of axes that give names of their own
+                named = json.dumps(spec).replace(f"'{UNTRAINED}': '{UNTRAINED}'", f"'{UNTRAINED}': '{control}'")
+                spec = json.loads(named)
             groups = list(_groups(spec))
             for group in groups:  # few panels stand in the columns of a fuller group of the same size
                 most = max(other["across"] for other in groups if other["least"] == group["least"])

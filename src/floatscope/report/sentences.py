@@ -47,7 +47,8 @@ def _meaning(main: pl.DataFrame, verdicts: pl.DataFrame | None, kinds: Mapping[s
         floats = _floats(verdicts).group_by("model", maintain_order=True)
         does = [str(model) for (model,), part in floats if set(part["verdict"]) == {"floating"}]
         if does:
-            parts.append(f"attention floats in {_joined(does)} while it denoises")
+            when = "it denoises" if len(does) == 1 else "they denoise"
+            parts.append(f"attention floats in {_joined(does)} while {when}")
     text = ", and ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
