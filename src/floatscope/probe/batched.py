@@ -27,15 +27,15 @@ GroupSums = Callable[[Tensor, int], Tensor]
 
 def attend_triton(layer: Layer, output: Tensor) -> Iterator[tuple[int, LayerStatistics]]:
     """By Triton kernels; output and logsumexp from torch's own attention where it computes the same."""
-    return _in_parts(layer, output, _triton)
+    return in_parts(layer, output, _triton)
 
 
 def attend_swapped(layer: Layer, output: Tensor) -> Iterator[tuple[int, LayerStatistics]]:
     """By torch's own attention alone, in float32, with rows and keys swapped for the sums."""
-    return _in_parts(layer, output, _swapped)
+    return in_parts(layer, output, _swapped)
 
 
-def _in_parts(
+def in_parts(
     layer: Layer, output: Tensor, mix: Callable[[Layer], tuple[Tensor, GroupSums]]
 ) -> Iterator[tuple[int, LayerStatistics]]:
     for start, part in layer.parts():

@@ -1,8 +1,8 @@
-"""One layer's attention of a whole batch by a kernel that goes by name: `torch` the reference, `triton`, `swap`.
+"""One layer's attention of a whole batch by a kernel that goes by name: `torch`, `native`, `triton`, `swap`.
 
-`torch` runs `attend` sample by sample and head by head, which suits a core's cache. The others take all heads and
-samples at once and never wait for the host: output and logsumexp from one attention call, then the sums over groups.
-Open rows are groups of one row each, so that they come from the same kernel.
+`torch`, the reference, runs `attend` sample by sample and head by head, which suits a core's cache; `native` does so in
+C. Those of a GPU take all heads and samples at once and never wait for the host: output and logsumexp from one
+attention call, then the sums over groups. Open rows are groups of one row each, so that they come from the same kernel.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Layer:
         """As many samples at once as the group sums of which fit into MOST_FLOATS, with the number of the first."""
         batch, heads, _, _ = self.inputs.query.shape
         counts = self.stack.group_count + self.stack.open_count
-        size = max(1, MOST_FLOATS // (heads * counts * self.inputs.key.shape[2] + 1))
+        most = MOST_FLOATS // (16 if self.inputs.query.device.type == "cpu" else 1)
+        size = max(1, most // (heads * counts * self.inputs.key.shape[2] + 1))
         for start in range(0, batch, size):
             yield start, self if size >= batch else self._part(start, min(start + size, batch))
 
@@ -161,7 +162,8 @@ class Kernel:
 KERNELS = Registry(
     "kernel",
     {
-        "torch": Kernel("block by block in float32: the reference, and the way on a CPU", f"{__name__}:attend_each"),
+        "torch": Kernel("block by block in float32: the reference", f"{__name__}:attend_each"),
+        "native": Kernel("the same in C, on a CPU with a C compiler", "floatscope.probe.native:attend_native"),
         "triton": Kernel("all heads and samples at once, on a GPU", "floatscope.probe.batched:attend_triton"),
         "swap": Kernel("the same without Triton, by attention alone", "floatscope.probe.batched:attend_swapped"),
     },
@@ -170,22 +172,23 @@ KERNELS = Registry(
 
 def kernel_for(layer: Layer) -> Kernel:
     """The kernel that FLOATSCOPE_KERNEL names, else the one for the device; `torch` for what only that one computes."""
-    on_gpu = layer.inputs.query.device.type == "cuda"
-    name = os.environ.get(VARIABLE) or (_fastest() if on_gpu else "torch")
+    name = os.environ.get(VARIABLE) or _fastest(layer.inputs.query.device.type)
     simple = all(_simple(sample, name) for sample in layer.samples if sample is not None)
     return KERNELS.named(name if simple else "torch")
 
 
 @cache
-def _fastest() -> str:
-    return "triton" if find_spec("triton") else "swap"
+def _fastest(device: str) -> str:
+    if device == "cuda":
+        return "triton" if find_spec("triton") else "swap"
+    return "native" if device == "cpu" and load_object("floatscope.probe.native:library")() else "torch"
 
 
 def _simple(sample: LayerSample, name: str) -> bool:
     """Whether kernels for whole batches compute it: edits add to scores or change heads, and nothing else is mixed."""
     parts = [] if sample.edit is None else fields(sample.edit)
     changed = {part.name for part in parts if getattr(sample.edit, part.name) is not None}
-    capped = name == "swap" and sample.inputs.softcap is not None  # torch's attention caps no scores
+    capped = name != "triton" and sample.inputs.softcap is not None  # the others cap no scores
     return sample.extra is None and changed <= {"bias", "heads", "mean"} and not capped
 
 
