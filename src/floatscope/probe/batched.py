@@ -179,6 +179,7 @@ def _statistics(layer: Layer, group_sums: GroupSums) -> Iterator[tuple[int, Laye
     top = ranked.topk(min(stack.top, opened.shape[-1]), dim=-1)
     mass = opened @ stack.columns[:, None]  # [B, H, N, C]
     entropy = -torch.special.xlogy(opened, opened).sum(-1)
+    whole = LayerStatistics(sums, top.indices, top.values, mass, entropy)
     for number, sample in enumerate(layer.samples):
         if sample is None:
             continue
@@ -192,5 +193,6 @@ def _statistics(layer: Layer, group_sums: GroupSums) -> Iterator[tuple[int, Laye
                 row_key_mass=top.values[number, :, :rows, :most],
                 row_mass=mass[number, :, :rows, : layout.columns.shape[1]],
                 row_entropy=entropy[number, :, :rows],
+                together=(number, whole, layer),
             ),
         )

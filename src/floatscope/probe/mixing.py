@@ -104,6 +104,8 @@ class Stack:
     """Number of each row among its sample's open rows, int32 [B, R]; -1 for others."""
     columns: Tensor
     """float32 [B, K, C]."""
+    pads: Tensor
+    """Keys that are pads, int32 [B, 1, 1, 1]."""
     group_count: int
     open_count: int
     top: int
@@ -119,15 +121,16 @@ class Stack:
         row_places, groups, opened = (torch.full((batch, rows), -1, dtype=torch.int32) for _ in range(3))
         key_places = torch.full((batch, keys), FAR, dtype=torch.int32)
         columns = torch.zeros(batch, keys, max((s.layout.columns.shape[1] for _, s in known), default=0))
+        pads = torch.zeros(batch, 1, 1, 1, dtype=torch.int32)
         for number, sample in known:
-            layout = sample.layout.host
+            layout, pads[number] = sample.layout.host, sample.pad
             row_places[number, sample.skip :] = layout.rows.int()
             key_places[number, sample.pad :] = layout.keys.int()
             groups[number, sample.skip :] = layout.groups.int()
             opened[number, sample.skip + layout.open_rows] = torch.arange(len(layout.open_rows), dtype=torch.int32)
             columns[number, sample.pad :, : layout.columns.shape[1]] = layout.columns
         return cls(
-            *(one.to(device, non_blocking=True) for one in (row_places, key_places, groups, opened, columns)),
+            *(one.to(device, non_blocking=True) for one in (row_places, key_places, groups, opened, columns, pads)),
             group_count=max((s.layout.group_count for _, s in known), default=0),
             open_count=max((len(s.layout.open_rows) for _, s in known), default=0),
             top=max((s.layout.top for _, s in known), default=1),
@@ -136,7 +139,7 @@ class Stack:
 
     def part(self, start: int, stop: int) -> Stack:
         """Of some of the samples."""
-        names = ("row_places", "key_places", "groups", "opened", "columns")
+        names = ("row_places", "key_places", "groups", "opened", "columns", "pads")
         return replace(self, **{name: getattr(self, name)[start:stop] for name in names})
 
 
