@@ -340,25 +340,27 @@ class BatchRecorder:
 
     def __init__(self, recorders: Sequence[DenoisingRecorder]) -> None:
         self._recorders = recorders
-        self._last: LayerStatistics | None = None
-        self._parts: dict[int, tuple[Layer, Held]] = {}  # by the number of its first sample: arrays [layer, B, ...]
+        self._known: dict[int, int] = {}  # the sample that each number of a layer is, as far as they came by
+        self._parts: dict[tuple[tuple[int, int], ...], tuple[Layer, Held]] = {}  # by these: arrays [layer, B, ...]
 
     def layer(self, layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
-        """One layer of one sample; the first of a part of the batch brings the others."""
+        """One layer of one sample; the last of those that were counted together brings all."""
         own, together = self._recorders[sample], statistics.together
-        if together is None or statistics.rolled is not None or len(geometry.layout.rows) < own.plan.tokens:
+        if together is None or statistics.rolled is not None or geometry.layout.rows.shape[0] < own.plan.tokens:
             self.share()  # the arrays that layers of several shapes have are each sample's own
             return own.layer(layer, statistics, geometry)
         number, whole, part = together
-        if whole is not self._last:
-            self._last = whole
-            self._reduce(layer, sample - number, whole, part)
+        self._known[number] = sample
+        if len(self._known) == sum(one is not None for one in part.samples):
+            self._reduce(layer, whole, part)
+            self._known = {}
         own.geometry(layer, geometry)
 
-    def _reduce(self, layer: int, first: int, whole: LayerStatistics, part: Layer) -> None:
+    def _reduce(self, layer: int, whole: LayerStatistics, part: Layer) -> None:
         """As `DenoisingRecorder.layer` does for one sample. G, N and C are the most that a sample has."""
         sums, samples = whole.group_sums, part.samples  # M, [B, H, G, K]
-        recorders = self._recorders[first : first + len(samples)]
+        some = next(iter(self._known.values()))  # in place of those that are finished
+        recorders = [self._recorders[self._known.get(number, some)] for number in range(len(samples))]
         counts = sums.new_zeros(len(samples), sums.shape[2])
         for own, sample in zip(counts, samples, strict=True):
             if sample is not None:
@@ -390,7 +392,7 @@ class BatchRecorder:
             "commit_entropy": whole.row_entropy.transpose(1, 2),
         }
         keep = frozenset[str]().union(*(one.plan.keep for one in recorders))
-        _, held = self._parts.setdefault(first, (part, {}))
+        _, held = self._parts.setdefault(tuple(self._known.items()), (part, {}))
         for name in found.keys() & keep:
             if name not in held:
                 held[name] = sums.new_empty((recorders[0].layers, *found[name].shape), dtype=found[name].dtype)
@@ -398,10 +400,10 @@ class BatchRecorder:
 
     def share(self) -> None:
         """To each sample what is its own, of the layers so far."""
-        for first, (part, held) in self._parts.items():
-            for number, sample in enumerate(part.samples):
-                if sample is None:
-                    continue
+        for known, (part, held) in self._parts.items():
+            for number, place in known:
+                sample = part.samples[number]
+                assert sample is not None
                 groups, columns = sample.layout.group_count, sample.layout.columns.shape[1]
                 by_key, rows = slice(sample.pad, None), slice(len(sample.layout.open_rows))
                 top = slice(min(sample.layout.top, len(sample.layout.keys)))
@@ -415,8 +417,8 @@ class BatchRecorder:
                     "commit_entropy": (slice(None), rows),
                 }
                 own = {name: one[:, number][cuts.get(name, (..., by_key))] for name, one in held.items()}
-                self._recorders[first + number].take(own)
-        self._parts, self._last = {}, None
+                self._recorders[place].take(own)
+        self._parts = {}
 
 
 class CausalRecorder(Recorder):
@@ -504,7 +506,7 @@ def _row_arrays(statistics: LayerStatistics, layout: Layout, inputs: int) -> dic
 
 def _on_canvas(values: Tensor, places: Tensor, tokens: int, axis: int) -> Tensor:
     """Values of some positions along an axis as those of all tokens, 0 for the others."""
-    if len(places) == tokens:
+    if places.shape[0] == tokens:
         return values
     shape = list(values.shape)
     shape[axis] = tokens
