@@ -510,6 +510,7 @@ def test_the_road_from_trace_to_the_kernel_has_as_many_functions_as_the_design_s
         return attend(*given, **options)
 
     monkeypatch.setattr(mixing, "attend", watched)
+    monkeypatch.setenv(mixing.VARIABLE, "torch")
     fs.trace(tiny_model("llada"), [5, 6, 7], fs.LLaDASampler(2, 2))
     told = re.search(r"One road of (\d+) functions", page)
     assert told is not None

@@ -26,7 +26,7 @@ from floatscope.probe.editing import Editor, Recalled
 from floatscope.probe.kernel import LayerStatistics
 from floatscope.probe.landing import Landing
 from floatscope.probe.layout import Layout
-from floatscope.probe.recording import ALPHA, Arrays, CausalRecorder, DenoisingRecorder, Plan
+from floatscope.probe.recording import ALPHA, Arrays, BatchRecorder, CausalRecorder, DenoisingRecorder, Plan
 from floatscope.traces.arrays import ARRAYS, check_matrices, check_memory, kept_arrays, short_form
 from floatscope.traces.storage import metadata_of_samples
 from floatscope.traces.trace import Trace
@@ -236,6 +236,7 @@ class DenoisingTap(EditedModel):
             DenoisingRecorder(plan, model.layers, most, fewest, self._landing)
             for plan, (fewest, most) in zip(plans, bounds, strict=True)
         ]
+        self._batch = BatchRecorder(self.recorders)
 
     def layouts(self, batch: Batch, rows: Tensor) -> list[Layout | None]:
         """A new step of every sample that has one."""
@@ -276,10 +277,11 @@ class DenoisingTap(EditedModel):
         if self.editors:
             super().see(layer, sample, statistics, geometry)
         if not self.editors or not self.editors[sample].first_pass:
-            self.recorders[sample].layer(layer, statistics, geometry)
+            self._batch.layer(layer, sample, statistics, geometry)
 
     def commit(self, step: Step) -> None:
         """After a step: keep the rows whose slots became tokens."""
+        self._batch.share()
         batch = step.given
         rows = self.model.rows(batch.slots, batch.pads, batch.slots[:, :1]) - batch.pads[:, None]  # [B, A]
         for recorder, own, committed in zip(self.recorders, rows, step.committed, strict=True):

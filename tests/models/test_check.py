@@ -37,32 +37,30 @@ def test_a_masked_lm_honours_blocks_and_cannot_be_declared_causal() -> None:
     assert "attention follows visibility" in failed(fs.Model(tiny("bert"), causal))
 
 
-def test_another_output_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from floatscope.probe import mixing
+@pytest.mark.parametrize("kernel", ["torch", "native"])
+@pytest.mark.parametrize(("what", "noticed"), [("output", "output equals SDPA"), ("sums", "rows sum to 1")])
+def test_a_wrong_kernel_is_noticed(kernel: str, what: str, noticed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference, and the one that runs here unless another is named."""
+    from floatscope.probe import mixing, native
 
-    kernel = mixing.attend
+    attend, routine = mixing.attend, native._native
 
-    def wrong(*given: Any, **named: Any) -> Any:
-        output, statistics = kernel(*given, **named)
-        output.mul_(1.1)  # written in place
+    def wrong_attend(*given: Any, **named: Any) -> Any:
+        output, statistics = attend(*given, **named)
+        (output if what == "output" else statistics.group_sums).mul_(1.1)  # written in place
         return output, statistics
 
-    monkeypatch.setattr(mixing, "attend", wrong)
-    assert failed(fs.Model(tiny("llama"), fs.FAMILIES["causal"])) == {"output equals SDPA"}
+    def wrong_routine(layer: Any) -> Any:
+        output, group_sums = routine(layer)
+        if what == "output":
+            return output * 1.1, group_sums
+        return output, lambda *given: group_sums(*given) * 1.1
 
-
-def test_rows_that_do_not_sum_to_one_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from floatscope.probe import mixing
-
-    kernel = mixing.attend
-
-    def wrong(*given: Any, **named: Any) -> Any:
-        output, statistics = kernel(*given, **named)
-        statistics.group_sums.mul_(1.001)
-        return output, statistics
-
-    monkeypatch.setattr(mixing, "attend", wrong)
-    assert failed(fs.Model(tiny("llama"), fs.FAMILIES["causal"])) == {"rows sum to 1"}
+    if kernel == "torch":
+        monkeypatch.setenv(mixing.VARIABLE, "torch")
+    monkeypatch.setattr(mixing, "attend", wrong_attend)
+    monkeypatch.setattr(native, "_native", wrong_routine)
+    assert failed(fs.Model(tiny("llama"), fs.FAMILIES["causal"])) == {noticed}
 
 
 def test_positions_that_count_the_pads_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from tests.tiny_models import tiny_model
 TOLERANCE = 1e-5
 
 
-@pytest.fixture(params=[pytest.param("triton", marks=pytest.mark.slow), "swap"])
+@pytest.fixture(params=[pytest.param("triton", marks=pytest.mark.slow), "swap", "native"])
 def kernel(request, monkeypatch):
     """A kernel by name, with tiles so small that a canvas of 40 tokens has several."""
     monkeypatch.setenv(VARIABLE, request.param)

@@ -152,7 +152,7 @@ class Probe:
 
         On another device they are not read at all, which would wait: what is wrong with one is told after the forward.
         """
-        place = (id(mask), causal, sample, len(layout.keys), layout.rows.device)
+        place = (id(mask), causal, sample, layout.keys.shape[0], layout.rows.device)
         if place not in self._seen:
             visible = Visible(causal=causal) if mask is None else _read_mask(mask, sample, pad, layout)
             first, last, scattered = visible.runs(layout)
@@ -301,7 +301,7 @@ def _sample(
         Inputs(query[one, :, skip:], key[one, :, pad:], value[one, :, pad:], scale, softcap)
         for one in (sample, sample if donor is None else donor)
     )
-    if (len(layout.rows), len(layout.keys)) != (inputs.query.shape[1], inputs.key.shape[1]):
+    if (layout.rows.shape[0], layout.keys.shape[0]) != (inputs.query.shape[1], inputs.key.shape[1]):
         raise UserError(
             f"the probe was told of {len(layout.rows)} rows over {len(layout.keys)} keys, and layer {layer} has "
             f"{inputs.query.shape[1]} over {inputs.key.shape[1]}: this model keeps a key-value cache of its own"
@@ -336,7 +336,7 @@ def _hidden(
         most = max((len(edit.bias) for *_, edit in found if edit is not None and edit.bias is not None), default=1)
         whole = torch.full((batch, most, rows, key.shape[2]), -torch.inf, device=query.device)
         for sample, visible, layout, edit in found:
-            own = whole[sample, :, rows - len(layout.rows) :, key.shape[2] - len(layout.keys) :]
+            own = whole[sample, :, rows - layout.rows.shape[0] :, key.shape[2] - layout.keys.shape[0] :]
             own.zero_()
             visible.hide(own, 0, layout)
             if edit is not None and edit.bias is not None:
@@ -351,8 +351,8 @@ def _in_window(layout: Layout, pad: int, width: int) -> tuple[Layout, int]:
 
     A sliding layer keeps the last ones only, so that its column j is not position j.
     """
-    gone = pad + len(layout.keys) - width
-    if gone <= 0 or len(layout.rows) == len(layout.keys):
+    gone = pad + layout.keys.shape[0] - width
+    if gone <= 0 or layout.rows.shape[0] == layout.keys.shape[0]:
         return layout, pad
     lost = max(0, gone - pad)
     return replace(layout, keys=layout.keys[lost:], columns=layout.columns[lost:]), max(0, pad - gone)
@@ -386,7 +386,7 @@ def _read_mask(mask: Tensor, sample: int, pad: int, layout: Layout) -> Visible:
     """One sample's own mask [R, K] with pads cut off, in the cheapest form that says the same."""
     if mask.ndim != 4 or mask.shape[1] != 1:
         raise UserError(f"the probe does not support an attention mask of shape {tuple(mask.shape)}")
-    own = mask[sample if len(mask) > 1 else 0, 0, -len(layout.rows) :, pad:]
+    own = mask[sample if len(mask) > 1 else 0, 0, -layout.rows.shape[0] :, pad:]
     if own.device.type != "cpu":
         return Visible(mask=own if own.dtype == torch.bool else own.float())
     if own.dtype != torch.bool:

@@ -27,15 +27,15 @@ GroupSums = Callable[[Tensor, int], Tensor]
 
 def attend_triton(layer: Layer, output: Tensor) -> Iterator[tuple[int, LayerStatistics]]:
     """By Triton kernels; output and logsumexp from torch's own attention where it computes the same."""
-    return _in_parts(layer, output, _triton)
+    return in_parts(layer, output, _triton)
 
 
 def attend_swapped(layer: Layer, output: Tensor) -> Iterator[tuple[int, LayerStatistics]]:
     """By torch's own attention alone, in float32, with rows and keys swapped for the sums."""
-    return _in_parts(layer, output, _swapped)
+    return in_parts(layer, output, _swapped)
 
 
-def _in_parts(
+def in_parts(
     layer: Layer, output: Tensor, mix: Callable[[Layer], tuple[Tensor, GroupSums]]
 ) -> Iterator[tuple[int, LayerStatistics]]:
     for start, part in layer.parts():
@@ -175,22 +175,26 @@ def _statistics(layer: Layer, group_sums: GroupSums) -> Iterator[tuple[int, Laye
     stack = layer.stack
     sums = group_sums(stack.groups, stack.group_count)  # [B, H, G, K]
     opened = group_sums(stack.opened, stack.open_count)  # [B, H, N, K]
-    ranked = opened if stack.plain else opened.masked_fill((stack.key_places == FAR)[:, None, None], -1.0)
+    # Keys without mass come in their order, pads last: so that a batch gives what a sample gets alone.
+    ranked = torch.where(opened > 0, opened, (stack.key_places / -FAR)[:, None, None])
     top = ranked.topk(min(stack.top, opened.shape[-1]), dim=-1)
+    strongest = top.values.clamp(min=0)
     mass = opened @ stack.columns[:, None]  # [B, H, N, C]
     entropy = -torch.special.xlogy(opened, opened).sum(-1)
+    whole = LayerStatistics(sums, top.indices, strongest, mass, entropy)
     for number, sample in enumerate(layer.samples):
         if sample is None:
             continue
-        layout, rows = sample.layout, len(sample.layout.open_rows)
-        most = min(layout.top, len(layout.keys))
+        layout, rows = sample.layout, sample.layout.open_rows.shape[0]
+        most = min(layout.top, layout.keys.shape[0])
         yield (
             number,
             LayerStatistics(
                 group_sums=sums[number, :, : layout.group_count, sample.pad :],
                 row_keys=top.indices[number, :, :rows, :most] - sample.pad,
-                row_key_mass=top.values[number, :, :rows, :most],
+                row_key_mass=strongest[number, :, :rows, :most],
                 row_mass=mass[number, :, :rows, : layout.columns.shape[1]],
                 row_entropy=entropy[number, :, :rows],
+                together=(number, whole, layer),
             ),
         )

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from floatscope.probe.edits import LayerEdit
 from floatscope.probe.layout import Layout
+
+if TYPE_CHECKING:
+    from floatscope.probe.mixing import Layer
 
 # Floats of one block of scores, so that it stays in a core's cache from the scores to the group sums. A GPU wants
 # few large blocks instead.
@@ -113,6 +117,8 @@ class LayerStatistics:
     """The extra value columns after attention, float32 [H, R, E]; None where none were given."""
     rolled: Tensor | None = None
     """The same as a rollout through this layer, float32 [K, E]; None where there is none."""
+    together: tuple[int, LayerStatistics, Layer] | None = None
+    """The sample's number in a layer, and what was counted of all: [B, ...] each, with pads; None: it was alone."""
 
 
 class Workspace:

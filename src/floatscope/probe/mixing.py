@@ -1,8 +1,8 @@
-"""One layer's attention of a whole batch by a kernel that goes by name: `torch` the reference, `triton`, `swap`.
+"""One layer's attention of a whole batch by a kernel that goes by name: `torch`, `native`, `triton`, `swap`.
 
-`torch` runs `attend` sample by sample and head by head, which suits a core's cache. The others take all heads and
-samples at once and never wait for the host: output and logsumexp from one attention call, then the sums over groups.
-Open rows are groups of one row each, so that they come from the same kernel.
+`torch`, the reference, runs `attend` sample by sample and head by head, which suits a core's cache; `native` does so in
+C. Those of a GPU take all heads and samples at once and never wait for the host: output and logsumexp from one
+attention call, then the sums over groups. Open rows are groups of one row each, so that they come from the same kernel.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Layer:
         """As many samples at once as the group sums of which fit into MOST_FLOATS, with the number of the first."""
         batch, heads, _, _ = self.inputs.query.shape
         counts = self.stack.group_count + self.stack.open_count
-        size = max(1, MOST_FLOATS // (heads * counts * self.inputs.key.shape[2] + 1))
+        most = MOST_FLOATS // (16 if self.inputs.query.device.type == "cpu" else 1)
+        size = max(1, most // (heads * counts * self.inputs.key.shape[2] + 1))
         for start in range(0, batch, size):
             yield start, self if size >= batch else self._part(start, min(start + size, batch))
 
@@ -103,6 +104,8 @@ class Stack:
     """Number of each row among its sample's open rows, int32 [B, R]; -1 for others."""
     columns: Tensor
     """float32 [B, K, C]."""
+    pads: Tensor
+    """Keys that are pads, int32 [B, 1, 1, 1]."""
     group_count: int
     open_count: int
     top: int
@@ -118,15 +121,16 @@ class Stack:
         row_places, groups, opened = (torch.full((batch, rows), -1, dtype=torch.int32) for _ in range(3))
         key_places = torch.full((batch, keys), FAR, dtype=torch.int32)
         columns = torch.zeros(batch, keys, max((s.layout.columns.shape[1] for _, s in known), default=0))
+        pads = torch.zeros(batch, 1, 1, 1, dtype=torch.int32)
         for number, sample in known:
-            layout = sample.layout.host
+            layout, pads[number] = sample.layout.host, sample.pad
             row_places[number, sample.skip :] = layout.rows.int()
             key_places[number, sample.pad :] = layout.keys.int()
             groups[number, sample.skip :] = layout.groups.int()
             opened[number, sample.skip + layout.open_rows] = torch.arange(len(layout.open_rows), dtype=torch.int32)
             columns[number, sample.pad :, : layout.columns.shape[1]] = layout.columns
         return cls(
-            *(one.to(device, non_blocking=True) for one in (row_places, key_places, groups, opened, columns)),
+            *(one.to(device, non_blocking=True) for one in (row_places, key_places, groups, opened, columns, pads)),
             group_count=max((s.layout.group_count for _, s in known), default=0),
             open_count=max((len(s.layout.open_rows) for _, s in known), default=0),
             top=max((s.layout.top for _, s in known), default=1),
@@ -135,7 +139,7 @@ class Stack:
 
     def part(self, start: int, stop: int) -> Stack:
         """Of some of the samples."""
-        names = ("row_places", "key_places", "groups", "opened", "columns")
+        names = ("row_places", "key_places", "groups", "opened", "columns", "pads")
         return replace(self, **{name: getattr(self, name)[start:stop] for name in names})
 
 
@@ -161,7 +165,8 @@ class Kernel:
 KERNELS = Registry(
     "kernel",
     {
-        "torch": Kernel("block by block in float32: the reference, and the way on a CPU", f"{__name__}:attend_each"),
+        "torch": Kernel("block by block in float32: the reference", f"{__name__}:attend_each"),
+        "native": Kernel("the same in C, on a CPU with a C compiler", "floatscope.probe.native:attend_native"),
         "triton": Kernel("all heads and samples at once, on a GPU", "floatscope.probe.batched:attend_triton"),
         "swap": Kernel("the same without Triton, by attention alone", "floatscope.probe.batched:attend_swapped"),
     },
@@ -170,22 +175,23 @@ KERNELS = Registry(
 
 def kernel_for(layer: Layer) -> Kernel:
     """The kernel that FLOATSCOPE_KERNEL names, else the one for the device; `torch` for what only that one computes."""
-    on_gpu = layer.inputs.query.device.type == "cuda"
-    name = os.environ.get(VARIABLE) or (_fastest() if on_gpu else "torch")
+    name = os.environ.get(VARIABLE) or _fastest(layer.inputs.query.device.type)
     simple = all(_simple(sample, name) for sample in layer.samples if sample is not None)
     return KERNELS.named(name if simple else "torch")
 
 
 @cache
-def _fastest() -> str:
-    return "triton" if find_spec("triton") else "swap"
+def _fastest(device: str) -> str:
+    if device == "cuda":
+        return "triton" if find_spec("triton") else "swap"
+    return "native" if device == "cpu" and load_object("floatscope.probe.native:library")() else "torch"
 
 
 def _simple(sample: LayerSample, name: str) -> bool:
     """Whether kernels for whole batches compute it: edits add to scores or change heads, and nothing else is mixed."""
     parts = [] if sample.edit is None else fields(sample.edit)
     changed = {part.name for part in parts if getattr(sample.edit, part.name) is not None}
-    capped = name == "swap" and sample.inputs.softcap is not None  # torch's attention caps no scores
+    capped = name != "triton" and sample.inputs.softcap is not None  # the others cap no scores
     return sample.extra is None and changed <= {"bias", "heads", "mean"} and not capped
 
 

@@ -8,7 +8,7 @@ of denoising gives stays on the model's device until the step is over.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from floatscope.probe.attention import Geometry
 from floatscope.probe.kernel import LayerStatistics
 from floatscope.probe.landing import Held, Landing
 from floatscope.probe.layout import Layout
+from floatscope.probe.mixing import Layer
 
 Arrays = dict[str, NDArray[Any]]
 TOP_KEYS = 8
@@ -300,14 +301,25 @@ class DenoisingRecorder(Recorder):
             by_masked=masked.mean(0) / rows[plan.masked_group],
             regions=groups @ layout.columns / rows,  # a sliding layer has fewer keys
         )  # fmt: skip
+        self._put(self._open, layer, self._kept(_row_arrays(statistics, layout, self._inputs)))
         if statistics.rolled is not None:
             sums = statistics.rolled.new_zeros(plan.group_count, statistics.rolled.shape[1])
             sums.index_add_(0, geometry.layout.groups, statistics.rolled)
             self._put(self._by_step[step], layer, self._kept({"rollout": sums / rows}))
+        self.geometry(layer, geometry)
+
+    def geometry(self, layer: int, geometry: Geometry) -> None:
+        """What one layer of the current step shows beside its statistics."""
+        step = len(self._group_rows) - 1
         self._keep_geometry(layer, step, geometry)
-        self._put(self._open, layer, self._kept(_row_arrays(statistics, layout, self._inputs)))
-        if plan.matrix_steps is None or step in plan.matrix_steps:
+        if self.plan.matrix_steps is None or step in self.plan.matrix_steps:
             self._keep_matrices(layer, step, geometry)
+
+    def take(self, found: Held) -> None:
+        """The arrays of the current step, [layer, ...], out of those of a batch."""
+        for name, values in self._kept(found).items():
+            held = self._open if name.startswith("commit") else self._by_step[len(self._group_rows) - 1]
+            held[name] = values.clone() if values.device.type == "cpu" else values  # those of a device are sent anyway
 
     def commit(self, slots: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
         """Keep the rows [n] (positions) that predicted the committed slots [n]; the other open rows are dropped."""
@@ -318,6 +330,95 @@ class DenoisingRecorder(Recorder):
             for name, values in self._open.items()
         }
         self._by_slot.append((slots, chosen))
+
+
+class BatchRecorder:
+    """The recorders of a batch: where a kernel counts all samples at once, they are reduced at once.
+
+    A layer's arrays [B, ...], pads included, go into those of the step; `share` gives each sample its own.
+    """
+
+    def __init__(self, recorders: Sequence[DenoisingRecorder]) -> None:
+        self._recorders = recorders
+        self._known: dict[int, int] = {}  # the sample that each number of a layer is, as far as they came by
+        self._parts: dict[tuple[tuple[int, int], ...], tuple[Layer, Held]] = {}  # by these: arrays [layer, B, ...]
+
+    def layer(self, layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
+        """One layer of one sample; the last of those that were counted together brings all."""
+        own, together = self._recorders[sample], statistics.together
+        if together is None or statistics.rolled is not None or geometry.layout.rows.shape[0] < own.plan.tokens:
+            self.share()  # the arrays that layers of several shapes have are each sample's own
+            return own.layer(layer, statistics, geometry)
+        number, whole, part = together
+        self._known[number] = sample
+        if len(self._known) == sum(one is not None for one in part.samples):
+            self._reduce(layer, whole, part)
+            self._known = {}
+        own.geometry(layer, geometry)
+
+    def _reduce(self, layer: int, whole: LayerStatistics, part: Layer) -> None:
+        """As `DenoisingRecorder.layer` does for one sample. G, N and C are the most that a sample has."""
+        sums, samples = whole.group_sums, part.samples  # M, [B, H, G, K]
+        some = next(iter(self._known.values()))  # in place of those that are finished
+        recorders = [self._recorders[self._known.get(number, some)] for number in range(len(samples))]
+        counts = sums.new_zeros(len(samples), sums.shape[2])
+        for own, sample in zip(counts, samples, strict=True):
+            if sample is not None:
+                own[: sample.layout.group_count] = sample.layout.group_rows
+        masked, committed = (
+            torch.stack([own[:, getattr(one.plan, name)] for own, one in zip(sums, recorders, strict=True)])
+            for name in ("masked_group", "committed_group")
+        )  # [B, H, K]
+        of_masked, of_committed = (
+            torch.stack([own[getattr(one.plan, name)] for own, one in zip(counts, recorders, strict=True)])[:, None]
+            for name in ("masked_group", "committed_group")
+        )  # [B, 1]
+        received = sums.sum(2) / counts.sum(1).clamp(min=1)[:, None, None]  # [B, H, K]
+        value_norm = part.inputs.value.float().norm(dim=-1)[:, :, None]  # [B, Hkv, 1, K]
+        valued = (received.unflatten(1, (value_norm.shape[1], -1)) * value_norm).flatten(1, 2)
+        pads = part.stack.pads
+        found = {
+            "received": received.mean(1),
+            "received_answer": (masked + committed).mean(1) / (of_masked + of_committed).clamp(min=1),
+            "received_masked": masked.mean(1) / of_masked.clamp(min=1),
+            "received_value": valued.mean(1),
+            "region_attention": (sums.flatten(1, 2) @ part.stack.columns).view(*sums.shape[:3], -1)
+            / counts[:, None, :, None].clamp(min=1),
+            "head_attention": sums,
+            "group_attention": sums.mean(1),
+            "commit_keys": (whole.row_keys.int() - pads).transpose(1, 2),
+            "commit_key_mass": whole.row_key_mass.transpose(1, 2),
+            "commit_mass": whole.row_mass.transpose(1, 2),
+            "commit_entropy": whole.row_entropy.transpose(1, 2),
+        }
+        keep = frozenset[str]().union(*(one.plan.keep for one in recorders))
+        _, held = self._parts.setdefault(tuple(self._known.items()), (part, {}))
+        for name in found.keys() & keep:
+            if name not in held:
+                held[name] = sums.new_empty((recorders[0].layers, *found[name].shape), dtype=found[name].dtype)
+            held[name][layer] = found[name]
+
+    def share(self) -> None:
+        """To each sample what is its own, of the layers so far."""
+        for known, (part, held) in self._parts.items():
+            for number, place in known:
+                sample = part.samples[number]
+                assert sample is not None
+                groups, columns = sample.layout.group_count, sample.layout.columns.shape[1]
+                by_key, rows = slice(sample.pad, None), slice(len(sample.layout.open_rows))
+                top = slice(min(sample.layout.top, len(sample.layout.keys)))
+                cuts = {
+                    "head_attention": (..., slice(groups), by_key),
+                    "group_attention": (..., slice(groups), by_key),
+                    "region_attention": (..., slice(groups), slice(columns)),
+                    "commit_keys": (slice(None), rows, ..., top),
+                    "commit_key_mass": (slice(None), rows, ..., top),
+                    "commit_mass": (slice(None), rows, ..., slice(columns)),
+                    "commit_entropy": (slice(None), rows),
+                }
+                own = {name: one[:, number][cuts.get(name, (..., by_key))] for name, one in held.items()}
+                self._recorders[place].take(own)
+        self._parts = {}
 
 
 class CausalRecorder(Recorder):
@@ -405,7 +506,7 @@ def _row_arrays(statistics: LayerStatistics, layout: Layout, inputs: int) -> dic
 
 def _on_canvas(values: Tensor, places: Tensor, tokens: int, axis: int) -> Tensor:
     """Values of some positions along an axis as those of all tokens, 0 for the others."""
-    if len(places) == tokens:
+    if places.shape[0] == tokens:
         return values
     shape = list(values.shape)
     shape[axis] = tokens
