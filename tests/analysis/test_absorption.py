@@ -57,3 +57,18 @@ def test_known_peak_and_untrained_control():
     assert row["untrained"] == pytest.approx(30, abs=1e-3)
     assert row["random"] == pytest.approx(100 / 40)
     assert not [note for note in result.notes if "untrained" in note]
+
+
+def test_all_tokens_called_bos_count_and_the_first_token_where_none_is():
+    """Two tokens before the text; and a canvas that begins with the question."""
+    two = full_run(seed=4, prompt=("bos", "bos", "query", "query"), texts=None)
+    none = full_run(seed=4, prompt=("query", "query", "query"), texts=None)
+    for run, places in ((two, [0, 1]), (none, [0])):
+        result = absorption([to_trace(run)])
+        for layer in range(3):
+            mass = np.mean([100 * a[layer].mean(axis=(0, 1))[places].sum() for a in run.attention])
+            row = result.table.filter(set="bos", rows="all", layer=layer).row(0, named=True)
+            assert row["value"] == pytest.approx(mass, abs=1e-3)
+            share = 100 * len(places) / run.tokens
+            assert (row["uniform"], row["random"]) == pytest.approx((share, share), abs=1e-3)
+        assert any("no region is called bos" in note for note in result.notes) == (run is none)

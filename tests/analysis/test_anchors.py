@@ -128,3 +128,21 @@ def test_table_counts_and_lists():
         (1, 7, 2, 0),
     ]
     assert any("untrained" in note for note in result.notes)
+
+
+def test_the_list_tells_texts_and_regions_of_every_sample():
+    """Two samples whose canvases differ, under their own ids; anchors in the answer and before it."""
+    first = constant_rows(peaked(np.array([[3, 7]]), tokens=40))
+    second = constant_rows(peaked(np.array([[38, 0]]), tokens=40), seed=1)
+    texts = [tuple(f"{name}{place}" for place in range(40)) for name in "xy"]
+    traces = [
+        to_trace(run, texts=words, metadata={"sample": name})
+        for run, words, name in zip((first, second), texts, ("one", "two"), strict=True)
+    ]
+    listed = anchors(traces).tables["anchors_list"]
+    assert listed.select("sample", "layer", "position", "text", "region").rows() == [
+        ("one", 0, 3, "x3", "query"),
+        ("one", 1, 7, "x7", "query"),
+        ("two", 0, 38, "y38", "answer"),
+        ("two", 1, 0, "y0", "bos"),
+    ]

@@ -7,7 +7,7 @@ import pytest
 
 import floatscope as fs
 from floatscope.analysis import analyze
-from floatscope.analysis.flow import gold_label, per_token, region_rollout
+from floatscope.analysis.flow import _document_number, gold_label, per_token, region_rollout
 from floatscope.errors import UserError
 from tests.plain_attention import canvas_at, watch
 from tests.probe.test_edits import canvas
@@ -222,3 +222,42 @@ def test_traces_without_a_rollout_have_the_pooled_one_alone():
     result = flow([to_trace(full_run(seed=6))])
     assert "flow_rollout" not in result.tables
     assert "token_rollout" not in result.table["view"]
+
+
+@pytest.mark.parametrize(("window", "chosen"), [("shallow", [0, 1]), ("middle", [2, 3]), ("deep", [4, 5])])
+def test_a_window_rolls_out_its_own_layers_the_first_of_them_first(window, chosen):
+    """By hand, half attention and half identity, from the window's first layer to its last; mean over steps."""
+    run = full_run(seed=6, layers=6)
+    trace = to_trace(run)
+    labels = list(trace.region_labels)
+    table = flow([trace]).table.filter(view="rollout", form="pooled", window=window)
+    expected = np.zeros((len(labels), len(labels)))
+    for step in range(len(run.attention)):
+        product = np.eye(len(labels))
+        for layer in chosen:
+            product = (pooled(run, step, layer, labels) / 2 + np.eye(len(labels)) / 2) @ product
+        expected += product / len(run.attention)
+    for source, target in (("answer", "doc 2"), ("query", "bos"), ("doc 1", "answer")):
+        row = table.filter(source=source, target=target)
+        assert row["value"][0] == pytest.approx(expected[labels.index(source), labels.index(target)], abs=1e-5)
+
+
+def test_several_gold_documents_are_held_to_the_mean_of_the_others():
+    """Of four documents 1 and 3 are gold: their mean minus that of 2 and 4."""
+    labels = ("bos", "doc 1", "doc 2", "doc 2", "doc 3", "doc 4", "query")
+    run = full_run(seed=2, prompt=labels, texts=None)
+    run.marks = {"evidence": np.array([1, 4])}
+    trace = to_trace(run)
+    tables = flow([trace]).tables
+    rolled = region_rollout(trace.region_matrix(head_mean=True).astype(float)).mean(axis=0)
+    to = [rolled[trace.region_labels.index("answer"), trace.region_labels.index(f"doc {n}")] for n in (1, 2, 3, 4)]
+    expected = (to[0] + to[2]) / 2 - (to[1] + to[3]) / 2
+    found = {row["gold"]: row["value"] for row in tables["flow_contrast"].filter(window="all").iter_rows(named=True)}
+    assert found == {"doc 1 + doc 3": pytest.approx(expected, abs=1e-6), "any": pytest.approx(expected, abs=1e-6)}
+    is_gold = dict(tables["flow_gold"].filter(window="all").select("target", "is_gold").iter_rows())
+    assert is_gold == {"doc 1": True, "doc 2": False, "doc 3": True, "doc 4": False}
+
+
+def test_documents_are_in_the_order_of_their_numbers():
+    labels = ["doc 10", "none", "doc 2 + doc 11", "doc 2", "doc 1 + doc 10"]
+    assert sorted(labels, key=_document_number) == ["doc 1 + doc 10", "doc 2", "doc 2 + doc 11", "doc 10", "none"]

@@ -139,3 +139,16 @@ def test_heatmaps_hide_what_no_row_sees():
     assert set(hidden.select("row", "token").rows()) == {
         (i, j) for i in range(15) for j in range(15) if j // 4 > i // 4
     }
+
+
+def test_anchors_are_those_of_the_steps_whose_sums_were_kept():
+    """Sums of steps 1 and 3 alone: as if the run had these two steps and no other."""
+    trace = to_trace(full_run(seed=11))
+    kept = ("qk", "cos", "norm", "key_norm")
+    arrays = {name: values[[1, 3]] if name in kept else values for name, values in trace.arrays.items()}
+    some = dataclasses.replace(trace, arrays=arrays, qk_steps=(1, 3))
+    by_step = {"received", "received_answer", "received_masked", "region_attention", "group_rows", *kept}
+    arrays = {name: trace.arrays[name][[1, 3]] if name in by_step else trace.arrays[name] for name in trace.arrays}
+    alone = dataclasses.replace(trace, arrays=arrays, qk_steps=(0, 1))
+    one, two = (qk([made], OPTIONS).table["value"].to_list() for made in (some, alone))
+    assert one == pytest.approx(two) and one != pytest.approx(qk([trace], OPTIONS).table["value"].to_list())

@@ -8,6 +8,7 @@ import pytest
 
 from floatscope.analysis import analyze
 from floatscope.analysis.results import Controls, Options
+from floatscope.analysis.retrieval_heads import _split_half
 from floatscope.errors import UserError
 from tests.traces.full_matrices import committing_row, full_run, to_trace, visible_pairs
 
@@ -163,3 +164,53 @@ def test_without_evidence():
         retrieval_heads([to_trace(run)])
     mixed = retrieval_heads([to_trace(run, model="a"), to_trace(sample(1), model="b")])
     assert any("left out" in note for note in mixed.notes)
+
+
+def test_the_questions_mass_has_its_controls():
+    """Even attention gives evidence its share of what is seen; random tokens of the documents give theirs."""
+    run = sample(1)
+    table = retrieval_heads([to_trace(run)]).table.filter(score="query")
+    assert table["uniform"].to_list() == pytest.approx([2 / run.tokens] * 12)
+    for layer in range(3):
+        for head in range(4):
+            docs = np.mean([a[layer, head][[2, 3]][:, [5, 6, 8, 9, 10]].sum(axis=1).mean() for a in run.attention])
+            row = table.filter(layer=layer, head=head).row(0, named=True)
+            assert row["random"] == pytest.approx(docs * 2 / 5, abs=1e-5)
+
+
+def test_top_heads_are_ranked_for_each_model_and_score_apart():
+    traces = [to_trace(sample(seed), model=model, metadata={"condition": condition})
+              for seed, (model, condition) in enumerate([("a", "x"), ("a", "y"), ("b", "x")])]  # fmt: skip
+    result = retrieval_heads([*traces, to_trace(sample(5, layers=6), model="deep")])
+    top = result.tables["retrieval_heads_top"]
+    for (model, condition, score), part in top.group_by(["model", "condition", "score"]):
+        own = result.table.filter(model=model, condition=condition, score=score).drop_nulls("value")
+        assert part["rank"].to_list() == list(range(1, min(20, own.height) + 1))
+        assert part["value"].to_list() == sorted(own["value"], reverse=True)[:20]
+    assert top.filter(model="deep", score="evidence").height == 20 < 6 * 4
+
+
+def test_halves_are_correlated_by_value_and_by_rank():
+    """Samples are ever higher powers of one pattern: halves rank heads alike, and are not proportional."""
+    heads = np.linspace(0.1, 1, 9)
+    values = np.stack([heads ** (1 + 3 * power) for power in range(6)], axis=1)  # [head, sample]
+    found = _split_half(values, np.random.default_rng(0))
+    assert found["spearman"] == pytest.approx(1) and 0.8 < found["pearson"] < 0.999
+    by_hand = []
+    for half in combinations(range(6), 3):
+        rest = [place for place in range(6) if place not in half]
+        by_hand.append(np.corrcoef(values[:, half].mean(axis=1), values[:, rest].mean(axis=1))[0, 1])
+    assert found["pearson"] == pytest.approx(np.mean(by_hand), abs=0.01)
+
+
+def test_of_five_samples_each_is_in_one_half():
+    """Two against three: heads by sample 0 alone differ from those by the others, whichever half it is in."""
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=(7, 5))
+    found = _split_half(values, np.random.default_rng(0))
+    by_hand = []
+    for half in combinations(range(5), 2):
+        rest = [place for place in range(5) if place not in half]
+        by_hand.append(np.corrcoef(values[:, half].mean(axis=1), values[:, rest].mean(axis=1))[0, 1])
+    assert found["pearson"] == pytest.approx(np.mean(by_hand), abs=0.08)
+    assert min(by_hand) - 1e-9 <= found["pearson_low"] <= found["pearson_high"] <= max(by_hand) + 1e-9

@@ -5,9 +5,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from floatscope.analysis import analyze
+from floatscope.analysis import Controls, analyze
+from floatscope.analysis.anchors import detect
+from floatscope.analysis.task_dependence import REGIONS, anchor_profiles
+from floatscope.analysis.token_classes import CLASSES, step_classes
 from floatscope.errors import UserError
-from tests.traces.full_matrices import constant_rows, peaked, to_trace
+from tests.traces.full_matrices import constant_rows, full_run, peaked, to_trace
 
 task_dependence = partial(analyze, "task_dependence")
 
@@ -63,3 +66,32 @@ def test_too_few_samples_are_null():
     assert table["value"].null_count() == table.height
     lone = [sample(3, "qa", 0), sample(4, "qa", 1), sample(30, "code", 2)]
     assert task_dependence(lone).table["value"].null_count() == table.height  # one pair within is no mean
+
+
+def test_profiles_are_shares_of_anchor_mass_by_tenth_region_and_class():
+    """By loops over the full matrices: steps summed, layers by their third; all of documents is one region."""
+    run = full_run(seed=3, layers=4)
+    trace = to_trace(run)
+    found = anchor_profiles(trace, detect(trace, "zscore(1)"))
+    classes = step_classes(trace)
+    regions = [REGIONS.index("doc" if label.startswith("doc") else label) for label in run.labels]
+    for third, layers in enumerate(([0, 1], [2], [3], [0, 1, 2, 3])):
+        expected = {"position": np.zeros(10), "region": np.zeros(len(REGIONS)), "class": np.zeros(len(CLASSES))}
+        for step, attention in enumerate(run.attention):
+            for layer in layers:
+                received = attention[layer].mean(axis=(0, 1))
+                for place in np.flatnonzero(received > received.mean() + received.std()):
+                    expected["position"][place * 10 // run.tokens] += received[place]
+                    expected["region"][regions[place]] += received[place]
+                    expected["class"][classes[step, place]] += received[place]
+        for name, mass in expected.items():
+            np.testing.assert_allclose(found[name][third], mass / mass.sum(), atol=1e-5, err_msg=name)
+
+
+def test_the_untrained_model_is_compared_in_the_same_way():
+    """Trained anchors are one for all tasks, untrained ones differ: 0 beside 1."""
+    traces = [sample(3, task, n) for n in range(3) for task in "ab"]
+    bare = [sample(3 if task == "a" else 30, task, n) for n in range(3) for task in "ab"]
+    table = task_dependence(traces, controls=Controls(untrained=bare)).table
+    row = table.filter(depth="all", profile="position").row(0, named=True)
+    assert (row["value"], row["untrained"]) == (pytest.approx(0, abs=1e-6), pytest.approx(1, abs=1e-6))

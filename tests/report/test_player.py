@@ -11,7 +11,7 @@ from floatscope.analysis.anchors import detect
 from floatscope.canvas import Region
 from floatscope.report import player
 from floatscope.report.markup import script_json
-from tests.traces.full_matrices import full_run, to_trace
+from tests.traces.full_matrices import committing_row, full_run, row_groups, to_trace
 
 
 def decoded(step: dict, layers: int) -> np.ndarray:
@@ -194,3 +194,116 @@ def test_changed_and_withdrawn_tokens_are_told_step_by_step():
     assert events[0][:2] == [[0, "commits", "A"], [1, "commits", "C"]]
     assert events[1] == [[0, "revised", "B"], [1, "renoised", "C"]]
     assert events[2] == [[1, "commits", "D"]] and not any(events[3:])
+
+
+def shades(data: dict, *shape: int) -> np.ndarray:
+    """What the browser computes: root * (q / 255)²."""
+    levels = np.frombuffer(base64.b64decode(data["data"]), dtype="u1").astype(float)
+    return (data["root"] * (levels / 255) ** 2).reshape(shape)
+
+
+def numbers(data: dict, *shape: int) -> np.ndarray:
+    levels = np.frombuffer(base64.b64decode(data["data"]), dtype="<u2").astype(float)
+    return (data["scale"] * levels / 65535).reshape(shape)
+
+
+@pytest.mark.parametrize("kind", ["mdm", "arm"])
+def test_views_are_of_the_answers_rows_and_of_masked_slots(kind):
+    run = full_run(kind=kind)
+    trace = to_trace(run)
+    made = player.run_data(trace)
+    for step, found in enumerate(made["steps"]):
+        groups = row_groups(run, step)
+        for view, start in (("answer", "answer"), ("masked", "answer:masked")):
+            chosen = [row for row, name in enumerate(groups) if name.startswith(start)]
+            if kind == "arm" and view == "masked":
+                assert "masked" not in found  # it has no such rows
+                continue
+            mean = run.attention[step][:, :, chosen].mean(axis=(1, 2)) if chosen else np.zeros((3, trace.canvas.size))
+            error = found[view]["root"] / 255 + 1e-7
+            np.testing.assert_allclose(shades(found[view], 3, -1), mean, atol=error)
+    control = dataclasses.replace(trace, metadata={"control": "untrained"})
+    assert all(set(step) == {"received", "anchors"} for step in player.run_data(control)["steps"])
+
+
+@pytest.mark.parametrize("kind", ["mdm", "arm"])
+def test_the_mass_on_each_region_is_that_of_the_full_matrices_from_every_view(kind):
+    run = full_run(kind=kind, layers=12)
+    found = player.run_data(to_trace(run), whole=False)
+    names, layers = found["by_region"]["names"], found["layer_names"]
+    assert names == ["doc 1", "doc 2", "query", "answer", "template"] and len(layers) == 10
+    columns = [
+        [place for place, label in enumerate(run.labels) if ("template" if label in ("bos", "scaffold") else label) == name]
+        for name in names
+    ]  # fmt: skip
+    mass = numbers(found["by_region"]["mass"], 3, len(run.attention), 10, len(names))
+    for step, attention in enumerate(run.attention):
+        groups = np.array(row_groups(run, step))
+        views = (groups != "", np.char.startswith(groups, "answer"), groups == "answer:masked")
+        for view, rows in enumerate(views):
+            for name, places in enumerate(columns):
+                expected = attention[layers][:, :, rows][..., places].sum(axis=-1).mean(axis=(1, 2)) if any(rows) else 0
+                np.testing.assert_allclose(mass[view, step, :, name], expected, atol=1e-4)
+
+
+def test_a_slot_has_the_strongest_keys_and_regions_of_the_row_that_filled_it():
+    """Of the mean over heads only what is among a head's three strongest is known; then each head's own."""
+    run = full_run(logits="next", layers=12)
+    found = player.run_data(to_trace(run), whole=True)["commit"]
+    some = player.run_data(to_trace(run), whole=False)
+    assert (found["heads"], found["ranks"], some["commit"]["heads"]) == (5, 3, 1)
+    shape = (4, 12, 5, 3)
+    keys = np.frombuffer(base64.b64decode(found["keys"]), dtype="<u2").reshape(shape)
+    mass, regions = numbers(found["mass"], *shape), numbers(found["regions"], 4, 12, 5, len(found["names"]))
+    few = numbers(some["commit"]["regions"], 4, 10, 1, len(found["names"]))
+    np.testing.assert_allclose(few, regions[:, some["layer_names"], :1], atol=1e-4)
+    place = found["names"].index("doc 2")
+    for slot, layer in np.ndindex(4, 12):
+        step, row = committing_row(run, slot)
+        rows = run.attention[step][layer, :, row]  # [head, token]
+        cut = np.where(rows >= np.sort(rows, axis=-1)[:, [-3]], rows, 0)
+        for head, values in enumerate([cut.mean(axis=0), *rows]):
+            order = np.argsort(-values, kind="stable")[:3]
+            assert keys[slot, layer, head].tolist() == order.tolist()
+            np.testing.assert_allclose(mass[slot, layer, head], values[order], atol=1e-4)
+        own = rows[:, [8, 9, 10]].sum(axis=-1)  # doc 2
+        np.testing.assert_allclose(regions[slot, layer, :, place], [own.mean(), *own], atol=1e-4)
+
+
+def test_candidates_of_open_slots_with_their_texts_and_what_is_not_known():
+    """A token of the canvas, one that passed by, one without a text; below half a thousandth none is told."""
+    trace = to_trace(full_run(steps=2))
+    shape = (2, 4)
+    tokens = np.full((*shape, 3), -1)
+    chances, numbers_of = np.zeros((*shape, 3)), {name: np.full(shape, -1.0) for name in ("margin", "entropy", "kl")}
+    tokens[0, 1], chances[0, 1] = [trace.canvas[9], 900, 901], [0.61239, 0.0005, 0.0004]
+    tokens[1, 3], chances[1, 3] = [901, 900, trace.canvas[9]], [0.5, 0.25, 0.125]
+    numbers_of["margin"][0, 1], numbers_of["entropy"][0, 1] = 0.61189, 0.0
+    numbers_of["margin"][1, 3], numbers_of["entropy"][1, 3], numbers_of["kl"][1, 3] = 0.25, 1.5, 0.0
+    arrays = {"candidate_tokens": tokens, "candidate_probability": chances}
+    arrays |= {f"candidate_{name}": values for name, values in numbers_of.items()}
+    made = dataclasses.replace(
+        trace, arrays={**trace.arrays, **arrays}, metadata={"passing_texts": {"900": " Bob", "x": "no"}}
+    )
+    word = dict(zip(trace.canvas.tolist(), trace.texts, strict=True))[int(trace.canvas[9])].strip()
+    assert player.run_data(made)["candidates"] == [
+        [[1, [[word, 0.6124], ["Bob", 0.0005]], 0.6119, 0.0, None]],
+        [[3, [["#901", 0.5], ["Bob", 0.25], [word, 0.125]], 0.25, 1.5, 0.0]],
+    ]
+
+
+def test_as_many_samples_as_fit_together_are_shown():
+    """The budget counts what was taken before: of three of one size two fit into the room of two."""
+    traces = [to_trace(full_run(seed=0), metadata={"sample": str(number)}) for number in range(3)]
+    one = len(json.dumps(player.player_data(traces[:1], budget=10**9)["samples"][0]))
+    assert [s["id"] for s in player.player_data(traces, budget=one * 2)["samples"]] == ["0", "1"]
+    assert len(player.player_data(traces, budget=one * 4)["samples"]) == 3
+
+
+def test_text_after_a_gap_is_cut_at_its_end():
+    trace = to_trace(full_run())
+    gap = dataclasses.replace(trace, marks={"after": np.arange(1, 11).repeat(3)})
+    [sample] = player.player_data([gap])["samples"]
+    whole = " ".join(player.run_data(trace)["tokens"][place] for place in range(1, 11) for _ in range(3))
+    assert sample["question"].startswith("▁▁▁ Question Question Question who") and sample["question"].endswith("…")
+    assert len(sample["question"]) == 50 + len("▁▁▁ …") and len(whole) > 60

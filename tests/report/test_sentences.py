@@ -167,3 +167,61 @@ def test_several_models_denoise():
 def test_nothing_to_sum_up():
     assert summary_sentences(made().clear(), {}, {}) == ()
     assert summary_sentences(made().filter(documents=0), {}, KINDS) == ()
+
+
+def test_of_several_conditions_on_one_side_the_first_is_told():
+    rows = [
+        verdict("m", "rightward", "right", 0.5, 0.4, 0.6, "rightward"),
+        verdict("m", "rightward", "left", 0.3, 0.2, 0.4, "rightward"),
+        verdict("m", "rightward", "left", 0.9, 0.8, 1.0, "rightward"),
+        verdict("m", "towards", "right", 0.5, 0.4, 0.6, "towards"),
+    ]
+    tables = {"drift": pl.DataFrame(), "drift_verdicts": pl.DataFrame(rows)}
+    assert summary_sentences(made().clear(), {"drift": Result("drift", tables)}, KINDS) == (
+        "The most attended position moves to the right in m (+0.50 [+0.40, +0.60] with the answer at the right, +0.30 "
+        "[+0.20, +0.40] with it at the left); Spearman with the step.",
+    )
+
+
+def test_attention_floats_only_where_every_row_of_a_model_says_so():
+    """Beside two ARMs a model floats where it does beside both; and it joins what documents do."""
+    rows = [
+        verdict("m", "floating", "right", 0.6, 0.5, 0.7, "floating", "a"),
+        verdict("m", "floating", "right", 0.1, -0.1, 0.3, "undecided", "b"),
+        verdict("n", "floating", "right", 0.6, 0.5, 0.7, "floating", "a"),
+        verdict("n", "floating", "right", 0.5, 0.4, 0.6, "floating", "b"),
+        verdict("o", "floating", "right", 0.5, 0.4, 0.6, "floating", "b"),
+    ]
+    tables = {"drift": pl.DataFrame(), "drift_verdicts": pl.DataFrame(rows)}
+    first, *_ = summary_sentences(made(), {"drift": Result("drift", tables)}, KINDS)
+    assert first == "Documents help every model, and attention floats in n and o while it denoises."
+
+
+def test_documents_of_their_own_are_called_so():
+    """Samples with their own documents have no number of them; it is told after none, and not fewer of them."""
+    own = made((-0.2, -0.3, -0.05)).with_columns(
+        documents=pl.when(pl.col("documents") == 5).then(None).otherwise("documents")
+    )
+    assert summary_sentences(own, {}, KINDS) == (
+        "Documents help every model.",
+        "With their own documents m answers 80 % [70, 85] of 40 questions right and a 60 % [50, 65]; without documents "
+        "10 %.",
+        "Documents add +70 points to m and +50 points to a; m gains more than a, by +20 [+5, +30].",
+    )
+
+
+def test_one_model_that_documents_help_goes_by_its_name():
+    alone = made().filter(model="m")
+    assert summary_sentences(alone, {}, KINDS)[0] == "Documents help m."
+
+
+def test_the_first_token_is_told_of_all_rows_and_beside_even_attention():
+    rows = [
+        ("m", "bos", "answer", 70.0, 8.0, 9.0),
+        ("m", "bos", "all", 2.0, 4.0, 6.0),
+        ("m", "bos", "all", 4.0, 5.0, 7.0),
+    ]
+    columns = ["model", "set", "rows", "value", "uniform", "untrained"]
+    table = pl.DataFrame(rows, schema=columns, orient="row")
+    told = summary_sentences(made().clear(), {"absorption": Result("absorption", {"absorption": table})}, KINDS)
+    assert told == ("The first token receives 3.0 % in m (uniform 4.5 %) of all attention.",)

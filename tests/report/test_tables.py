@@ -135,3 +135,59 @@ def test_no_such_format_and_nothing_to_write():
         write_tables(made(), NOTES, "html")
     with pytest.raises(UserError, match="no results yet"):
         write_tables(made().clear(), NOTES, "markdown")
+
+
+def effect(metric: str, value: float, p: float | None, beside: str = "unedited", **labels) -> dict:
+    """An effect of an edit on a metric, from half of it to twice as much."""
+    about = {"stressor": "edit", "condition": "edit/sink/1/all", "panel": "a, sink, all layers", "x": "1"} | labels
+    return score_row("m", "effect", value, value / 2, value * 2, p, metric=metric, beside=beside, **about)
+
+
+def rows_under(text: str, title: str) -> list[list[str]]:
+    """The cells of the table whose title begins so, columns first."""
+    lines = text.split(f"**{title}", 1)[1].split("\n\n")[1].splitlines()
+    return [line[2:-2].split(" | ") for line in (lines[0], *lines[2:])]
+
+
+def test_outcomes_stand_in_their_own_columns_in_percent_or_as_they_are():
+    """Shares in percent, log-probabilities, bits and steps as they are; p to two digits, and of the smallest a bound."""
+    rows = [
+        effect("steps", -3.0, 0.5), effect("log_probability", -0.5, 0.0009), effect("kl", 0.25, 0.001),
+        effect("changed", 0.25, 0.0123), effect("removed", 0.125, None), effect("f1", -0.125, 1.0),
+        effect("bound", -1.0, 0.04), effect("spread", 0.5, 0.3), effect("log_probability_spread", 2.0, 0.2),
+        effect("f1", 0.25, 0.05, "as many"), effect("accuracy", 0.5, 0.2), effect("accuracy", -0.5, 0.0001, "as many"),
+    ]  # fmt: skip
+    text = write_tables(score_table(rows), NOTES, "markdown")
+    assert rows_under(text, "Effects of edits on accuracy") == [
+        ["edit", "dose", "model", "beside", "effect", "p"],
+        ["a, sink, all layers", "1", "m", "unedited", "+50.0 [+25.0, +100.0]", "0.2"],
+        ["a, sink, all layers", "1", "m", "as many", "-50.0 [-25.0, -100.0]", "< 0.001"],
+    ]
+    names, own, other = rows_under(text, "Effects of edits on other outcomes")
+    assert dict(zip(names, own, strict=True)) == {
+        "edit": "a, sink, all layers", "dose": "1", "model": "m", "beside": "unedited",
+        "F1": "-12.5 [-6.2, -25.0] (1)", "changed answers": "+25.0 [+12.5, +50.0] (0.012)",
+        "log-probability": "-0.50 [-0.25, -1.00] (< 0.001)", "bound": "-1.00 [-0.50, -2.00] (0.04)",
+        "KL at step 0": "+0.25 [+0.12, +0.50] (0.001)", "removed attention": "+12.5 [+6.2, +25.0] ()",
+        "steps": "-3.00 [-1.50, -6.00] (0.5)", "spread over places": "+50.0 [+25.0, +100.0] (0.3)",
+        "spread of log-probability": "+2.00 [+1.00, +4.00] (0.2)",
+    }  # fmt: skip
+    assert [cell for cell in other if cell] == [*own[:3], "as many", "+25.0 [+12.5, +50.0] (0.05)"]
+
+
+def test_passages_have_their_metrics_in_one_order_and_bits_as_they_are():
+    about = {"stressor": "passage", "documents": None}
+    rows = [
+        score_row("m", "score", 0.25, 0.125, 0.5, metric="recovered", condition="passage/infill", **about),
+        score_row("m", "score", 4.25, 4.0, 4.5, metric="bits", condition="passage/infill", **about),
+        score_row("m", "score", 0.5, 0.4, 0.6, metric="invented", condition="passage/infill", **about),
+        score_row("m", "score", 0.75, 0.5, 1.0, metric="right", condition="passage/infill", **about),
+        score_row("m", "score", 3.0, 2.0, 4.0, metric="bits", condition="passage/mirrored", **about),
+    ]
+    text = write_tables(score_table(rows), NOTES, "markdown")
+    assert rows_under(text, "Passages: ") == [
+        ["task", "condition", "model", "recovered", "bits per token", "facts right", "invented"],
+        ["a", "passage/infill", "m", "25.0 [12.5, 50.0]", "4.25 [4.00, 4.50]", "75.0 [50.0, 100.0]",
+         "50.0 [40.0, 60.0]"],
+        ["a", "passage/mirrored", "m", "", "3.00 [2.00, 4.00]", "", ""],
+    ]  # fmt: skip
