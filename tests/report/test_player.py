@@ -232,10 +232,8 @@ def test_the_mass_on_each_region_is_that_of_the_full_matrices_from_every_view(ki
     found = player.run_data(to_trace(run), whole=False)
     names, layers = found["by_region"]["names"], found["layer_names"]
     assert names == ["doc 1", "doc 2", "query", "answer", "template"] and len(layers) == 10
-    columns = [
-        [place for place, label in enumerate(run.labels) if ("template" if label in ("bos", "scaffold") else label) == name]
-        for name in names
-    ]  # fmt: skip
+    called = ["template" if label in ("bos", "scaffold") else label for label in run.labels]
+    columns = [[place for place, label in enumerate(called) if label == name] for name in names]
     mass = numbers(found["by_region"]["mass"], 3, len(run.attention), 10, len(names))
     for step, attention in enumerate(run.attention):
         groups = np.array(row_groups(run, step))

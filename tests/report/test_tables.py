@@ -150,7 +150,7 @@ def rows_under(text: str, title: str) -> list[list[str]]:
 
 
 def test_outcomes_stand_in_their_own_columns_in_percent_or_as_they_are():
-    """Shares in percent, log-probabilities, bits and steps as they are; p to two digits, and of the smallest a bound."""
+    """Shares in percent, log-probabilities and steps as they are; p to two digits, of the smallest a bound."""
     rows = [
         effect("steps", -3.0, 0.5), effect("log_probability", -0.5, 0.0009), effect("kl", 0.25, 0.001),
         effect("changed", 0.25, 0.0123), effect("removed", 0.125, None), effect("f1", -0.125, 1.0),

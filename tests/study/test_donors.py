@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import floatscope as fs
-from floatscope.canvas import positions
+from floatscope.canvas import positions, regions_from_labels
 from floatscope.qa.samples import Document, Sample
 from floatscope.report.curves import patch_figure
 from floatscope.report.tables import patches
@@ -135,3 +135,31 @@ def test_what_cannot_be_patched_is_told():
     for call in (fs.generate, fs.trace):
         with pytest.raises(fs.UserError, match=r"only fs\.patch is given"):
             call(model, [1, 5, 6], model.sampler(length=4), edits=edits)
+
+
+def test_the_two_candidates_nearest_in_length_are_taken_the_nearest_first():
+    """Tokens of a document are the letters of its text; both gold documents are exchanged, the other one is not."""
+
+    def build(documents):
+        labels = [f"doc {place}" for place, one in enumerate(documents, 1) for _ in one.text]
+        ids = np.array([ord(letter) for one in documents for letter in one.text])
+        return fs.Prompt(text=" ".join(one.text for one in documents), ids=ids, regions=regions_from_labels(labels))
+
+    shown = (Document("", "abcd", gold=True), Document("", "XY"), Document("", "efg", gold=True))
+    others = tuple(Document("", text) for text in ("1" * 9, "2345", "6", "789"))  # 18, 8, 2 and 6 tokens for 7
+    prompt, donor, control = exchanged(build, Sample("s", "", (), shown, {OTHERS: others}))
+    assert ["".join(map(chr, one.ids)) for one in (prompt, donor, control)] == ["2345XY234", "abcdXYefg", "7897XY789"]
+
+
+def test_a_share_that_comes_back_has_its_interval_and_the_log_probabilities_it_is_of():
+    """Two samples alike: every resample is the same. Of two that differ the interval is from one to the other."""
+    row = {"prompt": -4.0, "donor": -2.0, "patched": [[-3.5]], "control": [[-4.5]]}
+    other = {"prompt": -6.0, "donor": -2.0, "patched": [[-3.0]], "control": [[-6.0]]}
+    about = {"model": "m", "task": "t", "condition": "patch/5"}
+
+    def table(*rows):
+        return patch_frame([about | {"patched": {"outputs": row}} for row in rows]).row(0, named=True)
+
+    names = ("value", "low", "high", "control", "prompt", "donor", "n")
+    assert [table(row, row)[name] for name in names] == pytest.approx([0.25, 0.25, 0.25, -0.25, -4, -2, 2])
+    assert [table(row, other)[name] for name in names] == pytest.approx([3.5 / 6, 0.25, 0.75, -0.5 / 6, -5, -2, 2])

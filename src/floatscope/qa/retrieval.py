@@ -180,7 +180,7 @@ def can_distract(sample: Sample, same_title: bool = True) -> Test:
 
 def mentions_answer(sample: Sample) -> Test:
     """A test of documents: is an answer of the sample in the title or the text?"""
-    return lambda document: mentions(f"{document.title} | {document.text}", sample.answers)
+    return lambda document: mentions(f"{document.title} {document.text}", sample.answers)
 
 
 def _ranked(scores: NDArray[np.float32], size: int) -> Iterator[int]:
