@@ -60,3 +60,15 @@ def test_the_quick_count_is_the_plain_one_for_any_answers() -> None:
             others = [answer for place, answer in enumerate(answers) if place != number and answer]
             assert guess(sample, rng) == max(others, key=others.count, default="")
             assert draw(sample, random.Random(seed)) == (random.Random(seed).choice(others) if others else "")
+
+
+def test_the_nearest_sentence_is_sought_in_all_documents_and_the_first_of_equals_is_taken() -> None:
+    documents = (Document("", "A well is old. The red gate."), Document("", "The red barn is north. The red well."))
+    guess = nearest_sentence([])
+    found = {question: guess(Sample("s", question, (), documents), random.Random(0)) for question in
+             ("Where is the red barn?", "red?", "zebra")}  # fmt: skip
+    assert found == {
+        "Where is the red barn?": "The red barn is north",
+        "red?": "The red gate.",
+        "zebra": "A well is old",
+    }

@@ -473,3 +473,43 @@ def test_a_study_edits_all_its_answers(tmp_path):
         assert rows.filter(sample=sample.id)["prediction"].item() == model.text(alone.answer)
     with pytest.raises(fs.UserError, match="did you mean 'block'"):
         replace(made, edits=("blok doc 1",))
+
+
+def test_the_spread_of_log_probability_over_places_is_highest_minus_lowest_of_means():
+    """Two places, three samples of which one has no log-probability under the edit at one place: two are left."""
+    found = edit_conditions("pin bos", EditOptions(places=(1, 3), documents=3))
+    values = dict(
+        zip([one.name for one in found], ([-1, -2, -9], [-3, -5, -9], [-1, -4, -9], [-2, -2, None]), strict=True)
+    )
+    rows = [
+        {"model": "m", "control": "", "task": "t", "condition": one.name, "stressor": "edit", "sample": str(sample)}
+        | {"documents": None, "error": None, "prediction": "", "steps": 1, "em": 0.0, "f1": 0.0, "accuracy": 0.0}
+        | {"log_probability": value, **one.labels}
+        for one in found
+        for sample, value in enumerate(values[one.name])
+    ]  # fmt: skip
+    types = {"documents": pl.Int64, "error": pl.String, "log_probability": pl.Float64}
+    frame = score_frame(pl.DataFrame(rows, schema_overrides=types))
+    row = frame.filter(metric="log_probability_spread").row(0, named=True)
+    # edited: means -4 and -2, 2 apart; unedited: -1.5 and -2.5, 1 apart
+    assert (row["value"], row["n"], row["beside"], row["x"]) == (pytest.approx(1.0), 2, "unedited", "1")
+    assert row["condition"] == "edit/pin bos/1/all" and row["panel"] == "t, pin bos, all layers"
+
+
+def test_bounds_removed_attention_and_kl_have_effects_beside_what_has_them():
+    """KL and removed attention are of edits alone, so they are held to twins and never to the unedited model."""
+    rows = results(RIGHT)
+    edited = pl.col("condition") != "edit/none"
+    own = pl.col("condition") == "edit/block anchors/2/all"
+    rows = rows.with_columns(
+        kl=pl.when(edited).then(pl.when(own).then(0.75).otherwise(0.25)),
+        removed=pl.when(edited).then(pl.when(own).then(0.5).otherwise(0.125)),
+        bound=pl.when(own).then(-6.0).otherwise(-4.0) + pl.col("sample").cast(pl.Float64),
+    )
+    effects = score_frame(rows).filter(statistic="effect")
+    twins = ["as many", "as much", "as much, answer spared"]
+    for metric, value, beside in (
+        ("kl", 0.5, twins), ("removed", 0.375, twins), ("bound", -2.0, ["unedited", *twins]),
+    ):  # fmt: skip
+        found = effects.filter(metric=metric)
+        assert found["beside"].to_list() == beside and found["value"].to_list() == pytest.approx([value] * len(beside))
