@@ -181,3 +181,33 @@ def test_save_and_read_from_files(tmp_path):
         find_traces(tmp_path / "nowhere")
     with pytest.raises(UserError, match="no trace"):
         find_traces(tmp_path / "tables")
+
+
+ANCHORED = {
+    "absorption": ("absorption", "absorption_depth"),
+    "drift": ("drift", "drift_ends", "drift_states", "drift_curve"),
+    "dispersion": ("dispersion",),
+    "qk": ("qk",),
+    "token_classes": ("token_classes",),
+    "task_dependence": ("task_dependence",),
+    "anchors": ("anchors_list",),
+}
+
+
+@pytest.mark.parametrize("name", ANCHORED)
+def test_detector_and_normalisation_reach_every_table_of_anchors(name):
+    """Early columns of a causal model stand out less among the rows that see them; all rows see all of an MDM's."""
+
+    def found(kind, **options):
+        result = analyze(name, traces(kind=kind), Options(**{"detector": "zscore(1)", "draws": 9} | options))
+        return [result.tables[table] for table in ANCHORED[name]]
+
+    plain, visible, other = found("arm"), found("arm", normalisation="visible"), found("arm", detector="top1")
+    for table, one, two, three in zip(ANCHORED[name], plain, visible, other, strict=True):
+        column = "position" if table == "anchors_list" else "value"
+        assert one[column].to_list() != two[column].to_list(), table
+        if table != "drift_states":  # the top position is of the context, too
+            assert one[column].to_list() != three[column].to_list(), table
+    for one, two in zip(found("mdm"), found("mdm", normalisation="visible"), strict=True):
+        column = "position" if "position" in one.columns else "value"
+        np.testing.assert_allclose(one[column].drop_nulls(), two[column].drop_nulls(), atol=1e-5)
