@@ -81,3 +81,11 @@ def test_one_gain_needs_no_number_and_without_gains_there_is_no_column():
     head, group, *rows = rows_of(headline_html(none, ()))
     assert (head, group) == (["", "model", "with 5"], ["group", "t&lt;1&gt;"])
     assert rows[0] == ["", "arm", "50.0 [45.0, 60.0]"] and rows[1][1] == "guess-me"  # the table's own order
+
+
+def test_documents_of_their_own_stand_after_every_number_of_them():
+    rows = [score_row("m", "score", 0.1, 0.0, 0.2, documents=count) for count in (None, 5, 0)]
+    rows += [score_row("m", "gain", 0.1, 0.0, 0.2, documents=count) for count in (None, 5)]
+    head = rows_of(headline_html(score_table(rows), ("m",)))[0]
+    places = [next(place for place, cell in enumerate(head) if cell.endswith(name)) for name in ("without", "5", "own")]
+    assert places == sorted(places) and "own" in head[-2] and "5" in head[-4]
