@@ -1,5 +1,6 @@
 """The kernel in C beyond its numbers, which `test_batched.py` holds: how it is made, and where it is not."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -49,6 +50,19 @@ def test_bits_are_the_same_with_any_number_of_threads(monkeypatch):
     monkeypatch.setenv(VARIABLE, "native")
     one, two, many = (layer(threads=count) for count in (1, 2, 5))
     assert all(map(torch.equal, one, two)) and all(map(torch.equal, one, many))
+
+
+def test_bits_are_the_same_wherever_memory_lies(monkeypatch):
+    """Blocks of 16 bytes and more, held between calls, move what the kernel is given by the heap."""
+    monkeypatch.setenv(VARIABLE, "native")
+    heap = ctypes.CDLL(None)
+    heap.malloc.restype = ctypes.c_void_p
+    first, held = layer(), []
+    for size in range(16, 33 * 16, 32):
+        held += [heap.malloc(ctypes.c_size_t(size)) for _ in range(3)]
+        assert all(map(torch.equal, layer(), first))
+    for one in held:
+        heap.free(ctypes.c_void_p(one))
 
 
 def test_a_row_that_sees_nothing_gives_nothing_and_what_is_hidden_gets_exactly_nothing(monkeypatch):

@@ -158,7 +158,8 @@ static void *take_heads(void *given) {
     const int64_t stride = whole(w->keys), all = w->batch * w->heads;
     int64_t rows = BLOCK_FLOATS / stride / TALL * TALL;
     rows = rows < TALL ? TALL : rows > MOST_ROWS ? MOST_ROWS : rows;
-    float *room = malloc(sizeof(float) * (stride * (w->depth + rows) + whole(w->width) * w->keys));
+    /* Aligned, since a loop of vectors begins where memory is, and so orders its sums. */
+    float *room = aligned_alloc(64, sizeof(float) * (stride * (w->depth + rows) + whole(w->width) * w->keys));
     for (int64_t one; room && (one = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED)) < all;)
         one_head(w, one / w->heads, one % w->heads, rows, room);
     free(room);
