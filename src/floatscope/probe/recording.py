@@ -393,10 +393,12 @@ class BatchRecorder:
         }
         keep = frozenset[str]().union(*(one.plan.keep for one in recorders))
         _, held = self._parts.setdefault(tuple(self._known.items()), (part, {}))
-        for name in found.keys() & keep:
+        for name, values in found.items():
+            if name not in keep:
+                continue
             if name not in held:
-                held[name] = sums.new_empty((recorders[0].layers, *found[name].shape), dtype=found[name].dtype)
-            held[name][layer] = found[name]
+                held[name] = sums.new_empty((recorders[0].layers, *values.shape), dtype=values.dtype)
+            held[name][layer] = values
 
     def share(self) -> None:
         """To each sample what is its own, of the layers so far."""
