@@ -10,8 +10,6 @@ import hypothesis
 import pytest
 import torch
 
-from tests.tiny_models import MODELS
-
 # In CI the same examples every time, so that a red run means a change; at home new ones. A busy machine is no failure.
 hypothesis.settings.register_profile("here", derandomize=bool(os.environ.get("CI")), deadline=None)
 hypothesis.settings.load_profile("here")
@@ -21,6 +19,8 @@ IN_THE_INNER_LOOP = {"llada", "dream", "sdar", "llama"}
 
 
 def pytest_collection_modifyitems(items):
+    from tests.tiny_models import MODELS  # here, since the process that only hands out tests never collects them
+
     for item in items:
         given = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if any(isinstance(value, str) and value in MODELS.keys() - IN_THE_INNER_LOOP for value in given):

@@ -334,6 +334,7 @@ def test_analyze_writes_tables_and_a_figure(monkeypatch, capsys, tmp_path, check
     assert "There is no analysis 'drifft': did you mean 'drift'? Known are drift, absorption" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [(), ("--family", "mdm.toml", "--steps", 4)])
 def test_explain_shows_the_answer_with_a_bar_for_each_document(monkeypatch, capsys, tmp_path, checkpoint, family):
     family = [checkpoint / part if str(part).endswith(".toml") else part for part in family]
@@ -378,6 +379,7 @@ def test_trace_takes_a_text_as_it_stands_and_a_template(monkeypatch, capsys, tmp
     assert trace.texts is not None and list(trace.texts[1:4]) == ["the", "city", ":"]
 
 
+@pytest.mark.slow
 def test_a_log_has_lines_of_progress_and_the_cost_of_traces(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("floatscope.cli.shared.SECONDS", 0.0)
     call = ["evaluate", "--model", "twin-llada", "--task", "world", "--documents", 0, "--limit", 3, "--length", 2]

@@ -137,6 +137,7 @@ def test_an_estimate_is_summed_and_divided_among_gpus(monkeypatch, capsys):
     assert "H100: 1.5 h on 1, 0.38 h on 4, 0.094 h on 16, 0.023 h on 64\n" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("done", "failed", "damaged", "told"),
     [

@@ -87,6 +87,7 @@ def test_stress_gives_each_task_the_curves_that_fit_it(monkeypatch, capsys, tmp_
     assert code == 2 and "needs 2 gold documents" in told
 
 
+@pytest.mark.slow
 def test_names_and_paths_cannot_steer_the_terminal(monkeypatch, capsys, tmp_path):
     out = tmp_path / "a\x1b[31mb"
     asked = ("--model", "\x1b[31mred\a=twin-arm", *ASKED[2:], "--documents", "0", "--out", out)

@@ -14,6 +14,7 @@ from tests.traces.full_matrices import full_run, to_trace
 TEXT = "Ida Ritter founded Ferrox Steel."
 
 
+@pytest.mark.slow
 def test_a_name_and_a_text_are_a_model_and_a_prompt():
     model = fs.load("twin-llada")
     sampler = model.sampler(steps=2, length=2)
@@ -40,6 +41,7 @@ def test_help_shows_the_front_page():
         assert name in dir(fs)
 
 
+@pytest.mark.slow
 def test_what_is_easily_written_otherwise():
     """A typo in the name of an array, one trace in place of a list, documents as texts, a result's figure by name."""
     trace = to_trace(full_run(), model="m")

@@ -191,6 +191,7 @@ def test_greedy_says_whether_the_continuation_would_be_written(twin):
     assert [greedy for _, greedy in scored] == [True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["twin-llada", "twin-arm"])
 def test_edits_change_what_is_written_and_how_likely_it_is(name):
     edited = FloatscopeLM(name, mc=3, edits="block 1-4; scale bos by 0.5", length=4)

@@ -44,6 +44,7 @@ def test_lines_stand_where_the_table_says():
     assert [(mark["y"], mark["y2"]) for mark in scene.marks("area", fill=BLUE)] == [(140, 70)]
 
 
+@pytest.mark.slow
 def test_controls_are_thin_lines_in_the_colour_of_their_model():
     scene = drawn(lines(CURVES, "title", {"measure": "x"}, ("a", "b")), CURVES)
     thin = {"strokeWidth": 1.2}

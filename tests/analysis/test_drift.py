@@ -86,6 +86,7 @@ def test_measures_on_full_matrices(settings):
             assert found[name][layer] == pytest.approx(value, abs=1e-5, nan_ok=True), name
 
 
+@pytest.mark.slow
 def test_table_has_its_controls():
     runs = [full_run(seed=s, steps=5) for s in range(4)]
     result = drift([to_trace(run) for run in runs], Options(detector="zscore(1)"))

@@ -233,6 +233,7 @@ def ends_of(groups) -> Panel:
     return panel
 
 
+@pytest.mark.slow
 def test_floating_is_change_above_the_arms_on_the_same_text():
     ends = ends_of(
         {

@@ -185,6 +185,7 @@ def test_refusals():
     assert (per_token(np.zeros((2, 2)), np.ones(2)) == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "llama"])
 def test_token_rollout_of_a_trace_is_exact_and_stands_beside_uniform_attention(name):
     model = tiny_model(name)

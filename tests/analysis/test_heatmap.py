@@ -25,6 +25,7 @@ def test_cells_are_the_matrix_of_the_step(name):
     np.testing.assert_allclose(mean.sum(axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_large_canvases_are_summed_in_blocks():
     model = tiny_model("llada")
     trace = fs.trace(model, list(range(3, 90)) + list(range(3, 24)), model.sampler(length=2), keep="matrices")

@@ -99,6 +99,7 @@ def test_the_null_query_of_a_sample_is_that_of_its_own_condition():
         np.testing.assert_allclose(found, wanted - alone.filter(score="query")["value"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_head_that_always_retrieves_is_first_and_stable():
     def trace(seed):
         run = sample(seed)
@@ -120,6 +121,7 @@ def test_a_head_that_always_retrieves_is_first_and_stable():
     assert stable["full_data"] == pytest.approx(2 * stable["pearson"] / (1 + stable["pearson"]))  # Spearman and Brown
 
 
+@pytest.mark.slow
 def test_noise_is_not_stable():
     result = retrieval_heads([to_trace(sample(s)) for s in range(12)])
     stable = result.tables["retrieval_heads_stability"].filter(score="evidence").row(0, named=True)
@@ -129,6 +131,7 @@ def test_noise_is_not_stable():
     assert few["pearson"].null_count() == few.height
 
 
+@pytest.mark.slow
 def test_the_interval_of_stability_holds_95_of_100_splits():
     """Eight samples, four of them with a pattern over heads that the other four have turned round. Only where a half is
     those four, in 2 of 70 splits, do the halves not agree at all: more than 2.5 % of the splits and less than 5 %.

@@ -39,6 +39,7 @@ def test_the_share_of_anchors_that_are_exchanged():
     assert exchanged(back, OPTIONS) == 0  # what comes back has not gone
 
 
+@pytest.mark.slow
 def test_the_sample_that_moves_most_is_mapped_under_every_model_and_untrained():
     traces = [
         made("w", "other", *TWO),
@@ -69,6 +70,7 @@ def test_the_sample_that_moves_most_is_mapped_under_every_model_and_untrained():
     assert line == [(token, -5) for token in traces[0].slots]
 
 
+@pytest.mark.slow
 def test_a_model_without_that_sample_is_shown_on_its_own_first_one():
     traces = [made("w", "first", *TWO), made("w", "second", *TWO), made("m", "moving", *ONE)]
     figure = draw_traces("drift", traces, MODELS, options=OPTIONS)
@@ -78,6 +80,7 @@ def test_a_model_without_that_sample_is_shown_on_its_own_first_one():
     assert unknown is not None and "“first”; layer 2: " in unknown.caption  # of equals, where most is received
 
 
+@pytest.mark.slow
 def test_a_deeper_model_is_mapped_at_the_same_relative_depth():
     traces = [made("m", "s", *ONE), made("w", "s", *[[3, 4, 5, 6, 7]] * 3)]
     figure = draw_traces("drift", traces, MODELS, options=OPTIONS)
@@ -85,12 +88,14 @@ def test_a_deeper_model_is_mapped_at_the_same_relative_depth():
     assert [scene.title for scene in scenes(figure)] == ["m, layer 1", "w, layer 2"]  # the middle of three and of five
 
 
+@pytest.mark.slow
 def test_a_sample_with_controls_goes_before_one_that_was_chosen_by_its_answers():
     traces = [made("m", "wrong", *TWO), made("m", "planned", *ONE), made("m", "planned", *STILL, control="untrained")]
     figure = draw_traces("drift", traces, MODELS, options=OPTIONS)
     assert figure is not None and "“planned”" in figure.caption
 
 
+@pytest.mark.slow
 def test_the_same_sample_can_be_seen_at_other_layers(monkeypatch):
     """As many layers as there is room for, evenly spaced, each with its own numbers; of one there is no choice."""
     deep = made("m", "s", *[list(range(1, 13))] * 2, [*range(1, 11), 14, 12])  # layer 10 exchanges its anchor
@@ -115,6 +120,7 @@ def test_the_same_sample_can_be_seen_at_other_layers(monkeypatch):
     assert figure is not None and figure.layers == ()
 
 
+@pytest.mark.slow
 def test_each_side_of_the_answer_has_its_row():
     """The answer at the left: the same canvas from its end to its beginning, so that token t stands at 14 - t."""
     left = {name: placed(made(model, name, *tops, condition="left"), np.arange(15)[::-1]) for model, name, tops in
@@ -145,6 +151,7 @@ def test_each_side_of_the_answer_has_its_row():
     assert "An ARM writes at the right only." in figure.caption
 
 
+@pytest.mark.slow
 def test_long_runs_are_thinned_out_from_their_first_step_to_their_last():
     tops = [[3, 4, 5 + step // 10] for step in range(40)]
     figure = draw_traces("drift", [made("m", "s", *tops)], ("m",), options=OPTIONS)

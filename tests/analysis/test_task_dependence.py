@@ -20,6 +20,7 @@ def sample(position: int, task: str, seed: int):
     return to_trace(run, metadata={"task": task})
 
 
+@pytest.mark.slow
 def test_different_anchors_are_found():
     traces = [sample(3, "qa", n) for n in range(6)] + [sample(30, "code", n) for n in range(6)]
     row = task_dependence(traces).table.filter(depth="all", profile="position").row(0, named=True)
@@ -29,6 +30,7 @@ def test_different_anchors_are_found():
     assert (row["samples"], row["tasks"]) == (12, 2)
 
 
+@pytest.mark.slow
 def test_same_anchors_are_not():
     rng = np.random.default_rng(0)
     traces = [sample(int(rng.integers(1, 36)), task, n) for n in range(8) for task in ("qa", "code")]
@@ -88,6 +90,7 @@ def test_profiles_are_shares_of_anchor_mass_by_tenth_region_and_class():
             np.testing.assert_allclose(found[name][third], mass / mass.sum(), atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_untrained_model_is_compared_in_the_same_way():
     """Trained anchors are one for all tasks, untrained ones differ: 0 beside 1."""
     traces = [sample(3, task, n) for n in range(3) for task in "ab"]

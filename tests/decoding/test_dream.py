@@ -107,6 +107,7 @@ def test_block_causal_models_are_refused():
         run(FormulaDenoiser(formula(0), block=4), [[1]], DreamSampler(), [0])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     prompts=PROMPTS,

@@ -172,6 +172,7 @@ def test_logits_that_are_not_finite_stop_the_run(remasking):
         run(FormulaDenoiser(overflow), [[1], [2]], LLaDASampler(4, 4, remasking=remasking), [0, 0])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     prompts=PROMPTS,

@@ -94,6 +94,7 @@ def test_a_number_without_an_order_commits_the_surest():
     assert [int(step.committed.sum()) for step in steps] == [4, 2]
 
 
+@pytest.mark.slow
 def test_a_random_order_is_drawn_from_the_sample_s_seed():
     def orders(seeds, prompts):
         sampler = ThresholdSampler(12, order="random", tokens_per_step=1)

@@ -124,6 +124,7 @@ def steps_of(sampler, prompt, block=None):
     return done.steps
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     steps=st.integers(1, 5),

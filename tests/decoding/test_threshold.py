@@ -22,6 +22,7 @@ from tests.decoding.decoding_models import MASK, FormulaDenoiser, formula
 PROMPTS = st.lists(st.lists(st.integers(0, MASK - 1), min_size=1, max_size=7), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(
     prompts=PROMPTS,
@@ -86,6 +87,7 @@ def test_another_block_than_the_family_s_is_refused():
         run(FormulaDenoiser(formula(0), block=4), [[1]], ThresholdSampler(length=8, block=2), [0])
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     prompts=PROMPTS,

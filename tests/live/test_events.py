@@ -30,6 +30,7 @@ def prompt_of(model):
     return fs.build_prompt(model.tokenizer, SAMPLE.question, SAMPLE.documents, SAMPLE.answers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["twin-llada", "twin-arm"])
 def test_the_page_is_opened_with_the_prompt_and_empty_slots(models, name):
     model, prompt = models[name], prompt_of(models[name])
@@ -56,6 +57,7 @@ def test_what_is_hidden_ends_with_the_canvas(models):
         events_of(models, hidden=["0", str(size)])
 
 
+@pytest.mark.slow
 def test_a_run_is_timed_and_handed_over_as_its_trace(models, tmp_path):
     model = copy.copy(models["twin-llada"])
     model.name = "some/where: twin"

@@ -79,6 +79,7 @@ def assert_anchors(step, expected_step):
     assert step["anchors"] == [np.flatnonzero(row).tolist() for row in expected_step]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["twin-llada", "twin-dream"])
 def test_an_mdm_streams_the_steps_of_its_trace(server, models, name):
     generation, text, trace = expected(models, name)
@@ -103,6 +104,7 @@ def test_an_mdm_streams_the_steps_of_its_trace(server, models, name):
     assert len(data["steps"]) == trace.steps and data["commit_step"] == generation.commit_step.tolist()
 
 
+@pytest.mark.slow
 def test_the_seed_is_the_one_that_is_asked_for(models):
     """Seen in a model whose own sampler leaves something to chance."""
     model = copy.copy(models[0])
@@ -174,6 +176,7 @@ def test_two_models_are_run_one_after_the_other(server):
     assert {kind for kind in kinds[10:-3]} == {("token", 1)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["twin-llada", "twin-arm"])
 def test_what_is_hidden_is_hidden_in_a_second_run_beside_the_first(server, models, name):
     model = next(model for model in models if model.name == name)
@@ -217,6 +220,7 @@ def test_two_jobs_at_once_wait_for_their_turn(server, held):
     assert moved == {"event": "queued", "before": 1} and done == {"event": "done"}
 
 
+@pytest.mark.slow
 def test_who_leaves_while_waiting_makes_room(server, held):
     (connection, answer), (_, other) = start_job(server, REQUEST), start_job(server, REQUEST)
     answer.close()

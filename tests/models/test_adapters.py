@@ -292,6 +292,7 @@ def test_names_of_shipped_forks(parent: Path, tmp_path: Path, monkeypatch: pytes
     assert fs.load("smollm2-dream-untrained").mask_id == MASK
 
 
+@pytest.mark.slow
 def test_a_study_knows_forks_and_takes_the_untrained_one_as_control(parent: Path, tmp_path: Path) -> None:
     folder = make_adapter(tmp_path / "fork", parent)
     orphan = make_adapter(tmp_path / "orphan", parent)

@@ -39,6 +39,7 @@ def test_qkv_biases_of_the_dream_dialect_are_zero(tmp_path):
     assert len(biases) == 3 * TINY.layers and not any(bias.any() for bias in biases)
 
 
+@pytest.mark.slow
 def test_untrained_twins_follow_from_the_seed_and_share_their_weights(tmp_path, monkeypatch):
     def state(name):
         found = fs.load(f"twin-{name}-untrained").backbone.state_dict()

@@ -226,6 +226,7 @@ def test_an_unknown_kernel_is_told_with_the_nearest(monkeypatch):
         list(run(np.random.default_rng(0), "causal", tokens=3, pads=[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["triton", "swap"])
 @pytest.mark.parametrize("kind", ["llada", "causal"])
 def test_a_step_reads_nothing_from_the_device_and_starts_as_much_for_many_heads(name, kind, monkeypatch):

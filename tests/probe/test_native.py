@@ -75,6 +75,7 @@ def test_a_row_that_sees_nothing_gives_nothing_and_what_is_hidden_gets_exactly_n
     assert float(first.sum()) == pytest.approx(6 * 69, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_it_is_chosen_on_a_cpu_and_the_reference_without_a_compiler(anew, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     assert mixing._fastest("cpu") == "native" and mixing._fastest("meta") == "torch"
@@ -105,6 +106,7 @@ def test_processes_that_compile_at_once_leave_one_whole_library(anew):
     assert kept == ["attend.so", "sha256.json"]
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_costs_time_and_a_damaged_one_is_made_anew(anew, monkeypatch):
     anew.write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="could not be cached"):

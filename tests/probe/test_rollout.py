@@ -18,6 +18,7 @@ def rolled_plainly(attentions, sets, tokens):
     return np.stack(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "dream", "bert", "sdar"])
 def test_rollout_of_an_mdm_is_the_product_of_full_matrices(name):
     model = tiny_model(name)

@@ -194,7 +194,7 @@ def test_attention_floats_only_where_every_row_of_a_model_says_so():
     ]
     tables = {"drift": pl.DataFrame(), "drift_verdicts": pl.DataFrame(rows)}
     first, *_ = summary_sentences(made(), {"drift": Result("drift", tables)}, KINDS)
-    assert first == "Documents help every model, and attention floats in n and o while it denoises."
+    assert first == "Documents help every model, and attention floats in n and o while they denoise."
 
 
 def test_documents_of_their_own_are_called_so():

@@ -4,6 +4,7 @@ import json
 import re
 
 import polars as pl
+import pytest
 
 from floatscope.report.sources import MEASURES, source_figure, source_tables
 from floatscope.report.tables import markdown
@@ -47,6 +48,7 @@ def test_other_measures_where_nothing_was_removed():
     )
 
 
+@pytest.mark.slow
 def test_tasks_and_conditions_have_panels_of_their_own():
     both = pl.concat([made_attribution(), made_attribution().with_columns(task=pl.lit("b"))])
     headings = [part["title"]["text"] for part in source_figure(both, MODELS).spec()["vconcat"]]

@@ -76,6 +76,7 @@ def test_batches_hold_like_with_like_and_the_shortest_first():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
 def test_the_shares_of_all_workers_are_every_batch_once(tmp_path, begun, workers):
     """Nine units and a batch of sixteen are three batches here: traced or not, and two numbers of slots."""

@@ -15,6 +15,7 @@ from floatscope.study.running import run_study
 from tests.study.small_studies import small_study
 
 
+@pytest.mark.slow
 def test_an_estimate_scales_the_time_of_a_middle_batch_to_all_of_them(tmp_path, monkeypatch):
     """Loading takes 10 seconds here, a batch 2, and both workers share the batches. A batch's size is its tokens."""
     study = small_study(

@@ -68,6 +68,7 @@ def test_every_answer_has_its_documents_and_its_place(run):
         assert row["wrong"] == own.filter(pl.col("accuracy") == 0).height == chosen(own, "wrong").height
 
 
+@pytest.mark.slow
 def test_failing_samples_are_traced_beside_right_ones_under_every_model(run):
     rows = run.results().filter(control="")
     for (condition,), part in rows.group_by(["condition"]):

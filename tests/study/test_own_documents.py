@@ -67,6 +67,7 @@ def test_own_documents_are_the_default_of_a_file_and_stay_as_they_are(monkeypatc
     assert "with own</th>" in page and "without</th>" in page
 
 
+@pytest.mark.slow
 def test_the_world_beside_a_file_leaves_the_file_its_own_documents(monkeypatch, capsys, tmp_path, questions):
     asked = ("--model", "twin-arm", "--task", "world", "--task", questions, "--length", 4, "--limit", 1)
     code, _, _ = run(monkeypatch, capsys, "evaluate", *asked, "--out", tmp_path / "run")
@@ -95,6 +96,7 @@ def test_a_file_without_documents_is_asked_without_them(monkeypatch, capsys, tmp
     assert code == 2 and "has no documents of its own: ask without them (--documents 0)" in told
 
 
+@pytest.mark.slow
 def test_a_text_that_the_tokenizer_does_not_know_is_told(monkeypatch, capsys, tmp_path):
     words = "Qui a fonde la maison ?"
     path = tmp_path / "french.jsonl"

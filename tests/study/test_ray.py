@@ -67,6 +67,7 @@ def test_a_sentence_of_an_actor_and_too_small_a_cluster_stop_the_run(tmp_path):
         run_study(STUDY, tmp_path / "large", division=Division(engine="ray", gpus=64))
 
 
+@pytest.mark.slow
 def test_an_actor_gives_each_batch_of_its_plan_and_nothing_beyond(monkeypatch, tmp_path):
     study = small_study(
         models=(ModelPlan("twin-llada"),), tasks=(TaskPlan("world:rag:3"),), conditions=(Curve("documents", "0,3"),),

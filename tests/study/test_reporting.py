@@ -83,6 +83,7 @@ def test_the_page_of_a_run_plays_its_traces(outcome):
     }
 
 
+@pytest.mark.slow
 def test_the_player_has_every_condition_that_was_traced(tmp_path):
     curve = Curve("documents", "0,3", traces=1)
     study = small_study(

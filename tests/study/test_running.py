@@ -28,6 +28,7 @@ def predictions(run: Run, control: str = "") -> dict:
     return {row[:-1]: row[-1] for row in rows.select(*keys, "prediction").iter_rows()}
 
 
+@pytest.mark.slow
 def test_every_unit_has_a_row_with_its_scores(outcome):
     rows = outcome.run.results()
     assert (
@@ -212,6 +213,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
         Run(tmp_path)
 
 
+@pytest.mark.slow
 def test_fewer_samples_than_a_run_has_are_refused(tmp_path):
     few = {"models": (ModelPlan("twin-arm"),), "tasks": (TaskPlan("world:rag:3"),)}
     run_study(small_study(**few, conditions=(Curve("documents", "0", limit=3),)), tmp_path)
@@ -266,6 +268,7 @@ def test_weights_that_changed_are_refused(outcome, tmp_path):
         run_study(outcome.run.study, folder)
 
 
+@pytest.mark.slow
 def test_a_failing_sample_is_a_row_and_the_others_go_on(tmp_path):
     file = tmp_path / "mine.jsonl"
     lines = [
@@ -300,6 +303,7 @@ def test_a_mistake_in_the_sampler_stops_the_run(tmp_path):
         run_study(study, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_stress_labels_become_columns(tmp_path):
     study = small_study(
         models=(ModelPlan("twin-arm"),), tasks=(TaskPlan("world:rag:3"),), limit=2,
@@ -341,6 +345,7 @@ def test_one_value_that_changed_in_the_manifest_or_the_study_of_a_run_is_told(ou
         gather(Run(folder), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -372,6 +377,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
         run_study(small_study(), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_retrieved_documents_are_shown_and_recall_is_told(tmp_path):
     founders = {"Ferrox Steel": "Ida Ritter", "Calyx Foods": "Ada Dorn", "Orbis Bank": "Olga Hale"}
     corpus = [{"title": name, "text": f"{name} was founded by {who}."} for name, who in founders.items()]
@@ -494,6 +500,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", CHANGES)
 def test_a_run_is_not_gone_on_with_after_anything_changed_that_decides_its_results(tmp_path, named):
     import shutil

@@ -96,6 +96,7 @@ def test_steps(tmp_path):
     assert guessed.slots[0] == PROMPT
 
 
+@pytest.mark.slow
 def test_the_documented_conversion_of_pickled_steps_gives_what_is_read(tmp_path):
     """The lines of docs/traces.md, run on a file that the test itself made."""
     found, members = step_members()

@@ -62,6 +62,7 @@ def test_a_gate_counts_what_the_answers_give(folder, held_out):
     assert results[3]["least"] == pytest.approx(sum(before) / 6, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_each_gate_asks_what_it_says(held_out, monkeypatch):
     """With answers made up: half are right, with the gold passage all; training doubled what is recovered, or not."""
     asked = []
@@ -85,6 +86,7 @@ def test_each_gate_asks_what_it_says(held_out, monkeypatch):
     assert chance["right"] > chance["least"] and chance["passed"] is False  # better, and may be so by chance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fork", "parent"])
 def test_an_answer_is_what_the_model_says_up_to_its_first_eos(folder, parent, held_out, kind):
     """Questions whose accepted answer is what a plain loop over single prompts gives are all right."""

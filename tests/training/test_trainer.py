@@ -49,6 +49,7 @@ def test_a_lost_log_begins_anew_with_the_settings(tmp_path):
     assert rows[0]["twin"] == "parent" and [row.get("step") for row in rows] == [None, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twin", ["parent", "dream"])
 def test_the_steps_are_those_of_a_plain_loop(twin, tmp_path):
     """AdamW at the rate of each step, on clipped gradients that are not carried over; the log has the means."""

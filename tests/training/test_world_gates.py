@@ -78,6 +78,7 @@ def test_a_gate_of_fresh_facts_is_met_at_guess_level_only():
     assert lucky["low"] == 0 < lucky["guess_type"] < lucky["right"] and lucky["passed"] is True  # may be chance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twin", ["twin-arm", "twin-dream"])
 def test_answers_are_what_a_plain_loop_gives_up_to_eos(twin):
     model = fs.load(twin)

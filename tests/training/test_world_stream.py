@@ -70,6 +70,7 @@ def test_a_question_is_asked_once():
     assert repeated(lesson) == 0 < repeated(replace(lesson, once=False))
 
 
+@pytest.mark.slow
 def test_a_passage_is_notes_and_their_account_with_a_gap_anywhere():
     tokenizer = make_tokenizer()
     stream = stream_of(Lesson(1, {"binding": 1.0}, passages=1.0, slots=1), batch=16)

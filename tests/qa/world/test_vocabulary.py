@@ -1,5 +1,6 @@
 """The word-level tokenizer: nothing of the world is unknown to it, offsets are exact, text comes back as it was."""
 
+import pytest
 from transformers import AutoTokenizer
 
 from floatscope.qa.prompts import build_prompt
@@ -7,6 +8,7 @@ from floatscope.qa.world import KINDS, World
 from floatscope.qa.world.vocabulary import SPECIALS, make_tokenizer, vocabulary
 
 
+@pytest.mark.slow
 def test_world_text_survives_the_round_trip_without_unknown_words():
     tokenizer, world = make_tokenizer(), World(0)
     for kind in (kind for kind, row in KINDS.items() if not row.layout):  # passages: test_accounts

@@ -133,6 +133,7 @@ def test_stable_questions_have_the_stable_answer_and_counterfactual_ones_another
         assert not any(holds(document.text, sample.metadata["memory"]) for document in sample.documents)
 
 
+@pytest.mark.slow
 def test_the_most_documents_fit_the_context():
     tokenizer = make_tokenizer()
     for kind in OPEN:
@@ -170,6 +171,7 @@ def test_the_world_is_part_of_the_public_interface():
     assert fs.world.World(seed=0).samples("rag", 2, documents=3) == WORLD.samples("rag", 2, documents=3)
 
 
+@pytest.mark.slow
 def test_a_prompt_that_does_not_fit_is_refused_by_name():
     model = fs.load("twin-arm")
     documents = tuple(d for s in WORLD.samples("rag", 10, documents=MAX_DOCUMENTS) for d in s.documents)
