@@ -44,3 +44,5 @@ def test_what_was_not_kept_is_a_sentence():
         trace.heatmap(0, 1, 0)
     with pytest.raises(UserError, match="no matrix of head 4 in the trace: it has those of 0 to 3"):
         trace.heatmap(0, 0, 4)
+    with pytest.raises(UserError, match="no matrix of step first in the trace: it has those of 0 to 1"):
+        trace.heatmap("first", 0, 0)

@@ -45,7 +45,7 @@ def heatmap(trace: Trace, step: int = -1, layer: int = -1, head: int | None = No
 
 def _place(what: str, wanted: int, count: int, kept: range | list[int]) -> int:
     """A step, layer or head, also counted from the end, that the trace has."""
-    place = wanted + count if wanted < 0 else wanted
+    place = wanted + count if not isinstance(wanted, str) and wanted < 0 else wanted
     if place not in kept:
         there = f"{kept[0]} to {kept[-1]}" if len(kept) == kept[-1] - kept[0] + 1 else ", ".join(map(str, kept))
         raise UserError(f"There is no matrix of {what} {wanted} in the trace: it has those of {there}.")
