@@ -89,6 +89,7 @@ def _outcomes(run: Run, names: Sequence[str], *traces: TraceFiles) -> Iterator[t
         for name in names:
             yield name, _run_one(run, name, *traces)
         return
+    before = mp.active_children()
     executor = ProcessPoolExecutor(run.study.workers, mp.get_context("spawn"), end_with_parent)
     try:
         with keyboard_ignored():
@@ -96,6 +97,8 @@ def _outcomes(run: Run, names: Sequence[str], *traces: TraceFiles) -> Iterator[t
         for name, outcome in started.items():
             yield name, outcome.result()
     except BrokenProcessPool as error:
+        for child in {*mp.active_children()} - {*before}:  # one that started as the pool broke is waited for without end
+            child.kill()
         raise UserError(
             "A worker process ended before its analysis was done, as one that needs too much memory does; what is done "
             "is kept: run again, with fewer workers."
