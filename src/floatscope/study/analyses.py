@@ -97,7 +97,7 @@ def _outcomes(run: Run, names: Sequence[str], *traces: TraceFiles) -> Iterator[t
         for name, outcome in started.items():
             yield name, outcome.result()
     except BrokenProcessPool as error:
-        for child in {*mp.active_children()} - {*before}:  # one that started as the pool broke is waited for without end
+        for child in {*mp.active_children()} - {*before}:  # one that started as it broke would never end
             child.kill()
         raise UserError(
             "A worker process ended before its analysis was done, as one that needs too much memory does; what is done "
