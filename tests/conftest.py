@@ -8,7 +8,6 @@ os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported, which torch m
 
 import hypothesis
 import pytest
-import torch
 
 # In CI the same examples every time, so that a red run means a change; at home new ones. A busy machine is no failure.
 hypothesis.settings.register_profile("here", derandomize=bool(os.environ.get("CI")), deadline=None)
@@ -29,6 +28,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
+    import torch  # here, since the process that only hands out tests needs none
+
     torch.set_num_threads(1)
 
 

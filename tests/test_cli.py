@@ -56,6 +56,7 @@ def run(monkeypatch, capsys, *arguments):
     return stopped.value.code, told.out, told.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "kind"), [((), "arm"), (("--family", "mdm.toml"), "mdm")])
 def test_trace_writes_a_trace_and_shows_the_answer(monkeypatch, capsys, tmp_path, checkpoint, family, kind):
     family = [checkpoint / part if part.endswith(".toml") else part for part in family]
@@ -76,6 +77,7 @@ def test_trace_writes_a_trace_and_shows_the_answer(monkeypatch, capsys, tmp_path
     assert [trace.texts[k] for k in trace.marks["evidence"]].count("Mars") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "order"), [((), (0, 1, 2)), (("--family", "mdm.toml"), (2, 1, 0))])
 def test_a_text_is_replayed(monkeypatch, capsys, tmp_path, checkpoint, family, order):
     family = [checkpoint / part if part.endswith(".toml") else part for part in family]
@@ -92,6 +94,7 @@ def test_a_text_is_replayed(monkeypatch, capsys, tmp_path, checkpoint, family, o
     assert code == 2 and "The text that is to stand in the slots is empty" in told
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes(monkeypatch, capsys, tmp_path, checkpoint):
     call = ["trace", checkpoint, "--question", "who ?", "--family", checkpoint / "mdm.toml", "--length", 4]
     call += ["--temperature", 1.0, "--steps", 2]
@@ -121,6 +124,7 @@ def test_check_tells_which_fields_of_the_config_are_not_read(monkeypatch, capsys
     assert "hidden_size" not in told and "model_type" not in told and told.endswith(".")
 
 
+@pytest.mark.slow
 def test_brackets_and_colons_of_a_path_are_printed_as_they_are(monkeypatch, capsys, tmp_path, checkpoint):
     folder = tmp_path / "a[bold]b[red]:smile:"
     folder.mkdir()
@@ -134,6 +138,7 @@ def test_brackets_and_colons_of_a_path_are_printed_as_they_are(monkeypatch, caps
     assert code == 0 and shown.count("a[bold]b[red]:smile:") >= 2  # the table's title, and where the file is
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "settings", "steps"),
     [
@@ -222,6 +227,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_sentence_and_exit_code_2(monkeypatch, capsys, tmp_path, checkpoint, mistake):
     arguments, expected = MISTAKES[mistake]
@@ -254,6 +260,7 @@ def test_an_empty_path_is_refused_and_nothing_is_written_here(monkeypatch, capsy
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("heard_interrupts")
 def test_ctrl_c_leaves_no_file(monkeypatch, capsys, tmp_path, checkpoint):
     """A real interrupt, in the middle of the run and while the file is written."""
@@ -293,12 +300,14 @@ def test_text_needs_a_tokenizer_and_says_so(monkeypatch, capsys, tmp_path, check
     assert "has no tokenizer" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["trace", "check", "families", "analyze"])
 def test_every_verb_has_help_with_an_example(monkeypatch, capsys, verb):
     _, shown, _ = run(monkeypatch, capsys, verb, "--help")
     assert f"Example: floatscope {verb}" in shown
 
 
+@pytest.mark.slow
 def test_help_loads_nothing_heavy():
     heavy = "{'torch', 'transformers', 'scipy', 'polars', 'altair', 'numpy'}"
     code = f"import sys; from floatscope import cli; cli.app(['--help']); sys.exit(bool({heavy} & set(sys.modules)))"
@@ -367,6 +376,7 @@ def test_mistakes_in_explain_are_sentences(monkeypatch, capsys, checkpoint, argu
     assert code == 2 and sentence in told
 
 
+@pytest.mark.slow
 def test_trace_takes_a_text_as_it_stands_and_a_template(monkeypatch, capsys, tmp_path, checkpoint):
     out = tmp_path / "t.safetensors"
     assert run(monkeypatch, capsys, "trace", checkpoint, "--text", "the book was", "--length", 2, "--out", out)[0] == 0

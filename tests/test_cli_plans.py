@@ -76,6 +76,7 @@ def test_without_documents_named_each_task_is_asked_in_its_own_way(asked, tasks,
     assert (study.seed, study.traces, study.trace_wrong, retry, division) == (0, 0, 0, False, Division())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "documents"), [("world:rag:3", 5), ("some.jsonl", 0)])
 def test_explain_asks_a_whole_task_by_its_method(asked, task, documents):
     call("explain", "twin-llada", "--task", task, "--out", "o", "--method", "lexical", "--sentences", "--limit", 4,

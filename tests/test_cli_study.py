@@ -150,6 +150,7 @@ def test_check_says_what_is_missing_and_runs_nothing(monkeypatch, capsys, tmp_pa
     assert code == 2 and "bad.toml, line 3: There is no key 'model' in a study: did you mean 'models'?" in told
 
 
+@pytest.mark.slow
 def test_a_limit_makes_studies_smaller_and_never_larger(monkeypatch, capsys, tmp_path, study_file):
     own = tmp_path / "own.toml"
     own.write_text(study_file.read_text().replace('source = "world:rag:3"', 'source = "world:rag:3"\nlimit = 2'))

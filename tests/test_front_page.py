@@ -57,6 +57,7 @@ def test_what_is_easily_written_otherwise():
     assert [region.label for region in prompt.regions if region.label.startswith("doc")] == ["doc 1"]
 
 
+@pytest.mark.slow
 def test_analyze_takes_a_folder(tmp_path):
     own, bare = [], []
     for seed in range(2):

@@ -57,6 +57,7 @@ def test_with_enough_samples_the_bound_is_exact(name):
     assert value == pytest.approx(enumerated(model, CONTEXT, TARGET), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "dream"])
 def test_the_monte_carlo_estimate_is_unbiased(name):
     """With fewer samples than sets the mean over many seeds is the exact value, within its standard error."""
@@ -171,6 +172,7 @@ def twin():
     return FloatscopeLM("twin-llada", mc=4, batch_size=3)
 
 
+@pytest.mark.slow
 def test_answers_end_before_the_first_stop_string(twin):
     prompt = "Question: Who founded Orbis Labs?\nAnswer:"
     whole, cut = twin.generate_until(
@@ -238,6 +240,7 @@ def test_a_text_longer_than_the_context_is_scored_window_by_window(twin, monkeyp
     assert value == pytest.approx(sum(log_likelihoods(twin.model, pairs, samples=4)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_settings_of_a_task_and_of_the_model_make_the_sampler(twin):
     asked = twin._sampler({"max_gen_toks": 8})
     assert (asked.length, asked.steps, asked.temperature) == (8, 8, 0.0)
@@ -252,6 +255,7 @@ def test_the_settings_of_a_task_and_of_the_model_make_the_sampler(twin):
     assert other == fs.LLaDASampler(steps=8, length=8)  # without the settings of Dream's own
 
 
+@pytest.mark.slow
 def test_chance_follows_from_the_seed_and_the_prompt():
     """Of the sampler and of the likelihood, whatever else is asked in the same batch."""
     chancy = FloatscopeLM("twin-llada", mc=2, seed=5, batch_size=3, length=6, temperature=2.0)
@@ -289,6 +293,7 @@ def test_greedy_is_asked_under_the_edits_and_in_the_order_given(name):
     assert [greedy for _, greedy in plain._loglikelihood_tokens(asked)] != expected
 
 
+@pytest.mark.slow
 def test_blanks_around_an_answer_stay(tmp_path):
     """What the model wrote is cut at stop strings alone: tasks of code live by their indents."""
     tokenizer = byte_level()
@@ -327,12 +332,14 @@ def test_answers_are_handed_to_the_harness_cache_as_they_are_made(twin, monkeypa
     assert kept.dbdict == {hash_args("generate_until", args): text for args, text in zip(asked, answers, strict=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="cuda is there")
 def test_without_a_gpu_the_harness_s_own_device_is_left_aside():
     assert str(FloatscopeLM("twin-llada", device="cuda:0").device) == "cpu"
     assert FloatscopeLM("twin-llada", dtype="bfloat16").model.backbone.dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "match"),
     [

@@ -40,6 +40,7 @@ def check_against_plain_passes(model, trace, tokens, order, tokens_per_step):
     assert trace.sampler["replay"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens_per_step", [1, 2, 3])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", FREE)
@@ -53,6 +54,7 @@ def test_replay_commits_exactly_the_order(name, order, tokens_per_step):
         compare(model, trace)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FREE)
 def test_a_random_order_is_the_seed_s(name):
     model = tiny_model(name)
@@ -66,6 +68,7 @@ def test_a_random_order_is_the_seed_s(name):
     assert np.argsort(alone.commit_step).tolist() == orders[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "bert"])
 def test_by_confidence_the_slot_that_the_model_is_surest_of_commits_whatever_it_is_given(name):
     model = tiny_model(name)
@@ -122,6 +125,7 @@ def test_an_arm_s_replay_is_its_plain_pass(name):
         assert "order" not in trace.sampler and trace.sampler["replay"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "llada"])
 def test_what_a_model_says_under_an_edit_it_is_as_sure_of_in_a_replay_under_it(name):
     model, edits = tiny_model(name), [fs.Edit("block", keys="3-5", layers="1-2", steps="1-2")]

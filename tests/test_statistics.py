@@ -53,6 +53,7 @@ def test_coverage_of_the_bootstrap_is_near_its_level() -> None:
     assert 0.91 <= covered / 400 <= 0.98
 
 
+@pytest.mark.slow
 def test_false_alarms_of_the_paired_bootstrap_are_near_their_rate() -> None:
     rng = np.random.default_rng(4)
     alarms = 0
@@ -113,6 +114,7 @@ def test_no_difference_has_p_one_and_a_swap_changes_the_sign() -> None:
     assert one.p == other.p
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
 def test_mcnemar_agrees_with_the_binomial_test(pairs: list[tuple[bool, bool]]) -> None:
     first, second = zip(*pairs, strict=True)
@@ -184,6 +186,7 @@ def test_wrong_input_is_a_sentence(call, sentence: str) -> None:
         call()
 
 
+@pytest.mark.slow
 def test_means_of_many_cells_cover_the_truth() -> None:
     rng = np.random.default_rng(0)
     inside = 0
@@ -204,6 +207,7 @@ def test_means_of_many_cells_leave_missing_values_out() -> None:
     assert alone.estimate[0] == 4 and np.isnan(alone.low[0]) and np.isnan(alone.high[0])
 
 
+@pytest.mark.slow
 def test_many_cells_at_once_or_few_give_the_same() -> None:
     values = np.random.default_rng(0).normal(size=(5, 5000))
     np.testing.assert_array_equal(bootstrap_mean(values).low[-3:], bootstrap_mean(values[:, -3:]).low)

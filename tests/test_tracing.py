@@ -122,6 +122,7 @@ def plain_probability(model, canvas, position, token, mask=True):
     return chances[token] / chances.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MDMS if tiny_model(name).block is None])
 @pytest.mark.parametrize("keep", ["heads", "compact"])
 def test_slots_anywhere_equal_plain_numpy(name, keep):
@@ -143,6 +144,7 @@ def test_slots_anywhere_equal_plain_numpy(name, keep):
             close(trace.confidence[slot], chance, "confidence")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "dream", "bert"])
 def test_slots_anywhere_are_alone_what_they_are_in_a_batch(name):
     model, rng = tiny_model(name), np.random.default_rng(6)
@@ -154,6 +156,7 @@ def test_slots_anywhere_are_alone_what_they_are_in_a_batch(name):
             close(together.arrays[array], values, array)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [("sdar", "block-causal .blocks of 4. and sees no text after a block"), ("llama", "writes its answer after the")],
@@ -183,6 +186,7 @@ def test_any_batch_and_pad_pattern(name, seed, lengths, keep):
         compare(model, trace)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_tracing_changes_no_token(name):
     model = tiny_model(name)
@@ -196,6 +200,7 @@ def test_tracing_changes_no_token(name):
         close(trace.confidence, generation.confidence, "confidence")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "dream", "bert", "sdar", "llama"])
 def test_a_batch_gives_each_sample_what_it_gets_alone(name):
     model = tiny_model(name)
@@ -209,6 +214,7 @@ def test_a_batch_gives_each_sample_what_it_gets_alone(name):
             close(together.arrays[array], values, array)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "llama"])
 def test_each_trace_has_the_seed_of_its_sample(name):
     """And is what that seed gives, whatever its place."""
@@ -220,6 +226,7 @@ def test_each_trace_has_the_seed_of_its_sample(name):
     assert fs.trace(model, [5, 6, 7], sampler).seed == 3
 
 
+@pytest.mark.slow
 def test_an_edit_counts_the_steps_and_not_the_passes_of_guidance():
     model, ids = tiny_model("llada"), list(range(10, 22))
     sampler = fs.LLaDASampler(steps=3, length=3, cfg=1.0)
@@ -230,6 +237,7 @@ def test_an_edit_counts_the_steps_and_not_the_passes_of_guidance():
     assert (edited.received[:, :, 4] == 0).all(axis=1).tolist() == [False, True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "llama"])
 def test_matrices_are_the_attention_matrices(name):
     model = tiny_model(name)
@@ -254,6 +262,7 @@ def test_only_the_conditional_pass_is_captured():
     assert np.array_equal(fs.trace(model, ids, plain).received, fs.trace(model, ids, guided).received)
 
 
+@pytest.mark.slow
 def test_shapes_that_go_in_decide_what_comes_out():
     model = tiny_model("llada")
     sampler = fs.LLaDASampler(steps=2, length=2)
@@ -264,6 +273,7 @@ def test_shapes_that_go_in_decide_what_comes_out():
     assert len(fs.trace(model, [ids.tolist()], sampler)) == 1
 
 
+@pytest.mark.slow
 def test_the_bos_token_of_bare_ids_is_its_own_region():
     for name in ("llama", "llada"):
         assert fs.trace(tiny_model(name), [1, 5, 6], sampler_for(name)).region_labels == ("bos", "query", "answer")
@@ -276,6 +286,7 @@ def test_steps_are_seen_as_they_are_made():
     assert [step.index for step in seen] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_what_each_step_received_is_told_as_it_is_made():
     """The arrays of the trace, step by step; of a sample that has ended, its last."""
     told = []
@@ -290,6 +301,7 @@ def test_what_each_step_received_is_told_as_it_is_made():
             assert np.array_equal(own, trace.received[min(index, trace.steps - 1)])
 
 
+@pytest.mark.slow
 def test_an_answer_of_one_token():
     for name in ("llama", "llada"):
         trace = fs.trace(tiny_model(name), [5, 6, 7], sampler_for(name, 4 if name == "llada" else 1))
@@ -308,6 +320,7 @@ def test_a_canvas_longer_than_the_context_is_a_sentence():
         fs.trace(tiny_model("llada"), list(range(3, 93)) + [5] * 34, fs.LLaDASampler(steps=8, length=8))
 
 
+@pytest.mark.slow
 def test_a_head_that_goes_round_its_base_model_and_a_mixture_of_experts():
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 96}
@@ -321,6 +334,7 @@ def test_a_head_that_goes_round_its_base_model_and_a_mixture_of_experts():
         compare(model, fs.trace(model, list(range(5, 15)), fs.AutoregressiveSampler(length=3)))
 
 
+@pytest.mark.slow
 def test_samples_of_a_batch_may_end_at_different_steps():
     model = tiny_model("sdar")
     with torch.no_grad():
@@ -347,6 +361,7 @@ def steps_and_geometry(name, sampler, prompt, sharpness=1.0):
     return compact.steps, compact.qk_steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sampler"),
     [
@@ -386,6 +401,7 @@ def test_of_a_run_that_ends_early_the_middle_is_kept_too():
     assert len(set(ends)) >= 3 and max(ends) == 12
 
 
+@pytest.mark.slow
 def test_prompts_made_by_hand_and_bare_ids_run_in_one_batch():
     model, sampler = tiny_model("llada"), sampler_for("llada")
     regions = [Region("bos", 0, 1), Region("doc 1", 1, 6)]
@@ -414,6 +430,7 @@ def test_matrices_that_are_not_there_are_a_sentence(name, options, sentence):
         fs.trace(tiny_model(name), [5, 6, 7], sampler_for(name), **{"keep": "matrices"} | options)
 
 
+@pytest.mark.slow
 def test_matrices_that_would_fill_the_machine_are_refused_before_the_run(monkeypatch):
     """2 samples, 6 steps, 3 layers, 4 heads over at most 18 tokens: 2 * 6 * 3 * 4 * 18 * 18 numbers of 4 bytes."""
     model, sampler = tiny_model("llada"), fs.LLaDASampler(steps=6, length=6)
@@ -457,6 +474,7 @@ def test_metadata_that_cannot_be_kept_is_refused_before_the_run(metadata, senten
     assert not ran
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "llama"])
 def test_without_a_sampler_the_model_s_own_is_used(name):
     model = tiny_model(name)
@@ -525,6 +543,7 @@ class Wavering(Noisy):
         return 4, 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "dream"])
 def test_tokens_that_are_revised_and_withdrawn_are_traced(name):
     """Every forward is a step of the trace, also those that no masked slot is left for."""

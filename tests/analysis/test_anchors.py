@@ -35,6 +35,7 @@ def plain(name: str, sums: np.ndarray, seen: np.ndarray, rows: int, normalisatio
     return weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", RUNS, ids=str)
 @pytest.mark.parametrize("normalisation", ["rows", "visible"])
 @pytest.mark.parametrize("name", ["zscore(1.5)", "top1", "rulli(0.4,rows)", "gu(0.15)", "soft(2,5)"])

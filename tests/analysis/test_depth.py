@@ -24,6 +24,7 @@ def test_thirds():
     assert list(thirds(4)) == [0, 0, 1, 2] and np.bincount(thirds(32)).tolist() == [11, 11, 10]
 
 
+@pytest.mark.slow
 def test_means_and_contrast_by_hand():
     values = np.random.default_rng(0).normal(size=(9, 5)) + np.array([3, 3, 0, 0, 0])
     table = depth_table(panel_of(values), Options())
@@ -70,6 +71,7 @@ def test_one_layer_has_no_contrast():
     assert table["depth"].to_list() == ["shallow", "all"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["drift", "absorption", "dispersion", "qk", "retrieval_heads"])
 def test_every_layerwise_analysis_has_one_with_its_controls(name):
     traces = [to_trace(full_run(seed=seed), model="m") for seed in range(4)]

@@ -54,6 +54,7 @@ def test_controls_are_thin_lines_in_the_colour_of_their_model():
     assert not scene.marks("line", stroke=BLUE, strokeDash=[1.5, 2.5]) and not scene.marks("line", strokeDash=[4, 3])
 
 
+@pytest.mark.slow
 def test_only_the_rows_asked_for_are_drawn():
     other = CURVES.with_columns(measure=pl.lit("y"), value=pl.lit(0.9))
     table = pl.concat([other, CURVES])

@@ -104,6 +104,7 @@ def test_table_has_its_controls():
     assert result.table.filter(measure="turnover")["uniform"].null_count() == 3  # no anchors, so no turnover
 
 
+@pytest.mark.slow
 def test_shuffled_positions_turn_over():
     trace = to_trace(constant_rows(peaked(np.full((8, 1), 2), TOKENS)))
     row = drift([trace]).table.filter(measure="top_shift").row(0, named=True)

@@ -65,6 +65,7 @@ def plain(maps, sizes, columns):
     return found, tops
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mdm", "arm"])
 @pytest.mark.parametrize("rows", ["all", "masked"])
 @pytest.mark.parametrize("which", ["all", "context"])
@@ -166,6 +167,7 @@ def test_controls_are_even_attention_shuffled_positions_and_the_untrained_model(
     np.testing.assert_allclose(curve["value"], np.mean(means, axis=0))
 
 
+@pytest.mark.slow
 def test_where_anchors_are_over_the_run():
     """Slots 36 to 39 commit one a step; peaks: context, a masked slot, the slot just committed, one of before."""
     run = constant_rows(peaked(np.array([[2], [39], [37], [36]]), TOKENS))
@@ -192,6 +194,7 @@ def test_an_arm_has_no_masked_slots_and_its_last_token_is_just_committed():
     assert set(shown.filter(state="masked")["value"].drop_nulls()) <= {0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mdm", "arm"])
 def test_heads_apart(kind):
     run = full_run(seed=5, kind=kind, steps=5, answer=5)
@@ -268,6 +271,7 @@ def test_floating_is_change_above_the_arms_on_the_same_text():
     assert (alone["verdict"], alone["value"], alone["beside"]) == ("no ARM on the same text", None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "left", "rightward", "towards"),
     [

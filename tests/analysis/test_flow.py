@@ -116,6 +116,7 @@ def test_region_rollout_is_not_token_rollout():
     assert 1e-3 < np.abs(pooled_tokens - regions).max() < 0.2
 
 
+@pytest.mark.slow
 def test_gold_position():
     trace = to_trace(full_run())
     assert gold_label(trace) == "doc 2"
@@ -137,6 +138,7 @@ def test_gold_position():
     assert table.select("target", "is_gold").rows() == [("doc 1", False), ("doc 2", True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mdm", "arm"])
 def test_gold_against_the_other_documents(kind):
     """Per sample, from the rollout itself: gold minus the mean of the others; by gold position and over all."""
@@ -225,6 +227,7 @@ def test_traces_without_a_rollout_have_the_pooled_one_alone():
     assert "token_rollout" not in result.table["view"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("window", "chosen"), [("shallow", [0, 1]), ("middle", [2, 3]), ("deep", [4, 5])])
 def test_a_window_rolls_out_its_own_layers_the_first_of_them_first(window, chosen):
     """By hand, half attention and half identity, from the window's first layer to its last; mean over steps."""

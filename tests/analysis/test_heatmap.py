@@ -9,6 +9,7 @@ from tests.plain_attention import canvas_at, watch
 from tests.tiny_models import MASK, tiny_model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "llama"])
 def test_cells_are_the_matrix_of_the_step(name):
     model = tiny_model(name)

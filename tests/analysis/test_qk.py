@@ -18,6 +18,7 @@ OPTIONS = Options(detector="zscore(1)")
 MEASURES = ("qk", "cos", "norm", "angle_part", "norm_part", "interaction_part")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [dict(kind="mdm"), dict(kind="mdm", visibility="block_causal(4)"), dict(kind="arm")], ids=str
 )

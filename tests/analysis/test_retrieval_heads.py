@@ -23,6 +23,7 @@ def sample(seed: int, **settings):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [dict(kind="mdm"), dict(kind="mdm", logits="shifted"), dict(kind="arm")], ids=str)
 def test_scores_on_full_matrices(settings):
     run = sample(1, **settings)
@@ -76,6 +77,7 @@ def test_fillers_at_the_end_do_not_count():
     assert table.filter(score="evidence", layer=0, head=0)["value"][0] == pytest.approx(value, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_null_query_calibrates():
     real = to_trace(sample(1), metadata={"sample": "a"})
     null = to_trace(sample(2), metadata={"sample": "a"})
@@ -88,6 +90,7 @@ def test_null_query_calibrates():
     assert any("null-query" in note for note in without.notes)
 
 
+@pytest.mark.slow
 def test_the_null_query_of_a_sample_is_that_of_its_own_condition():
     about = [{"sample": "a", "condition": condition} for condition in ("closed", "open")]
     real = [to_trace(sample(1), metadata=known) for known in about]
@@ -160,6 +163,7 @@ def test_the_interval_of_stability_holds_95_of_100_splits():
     assert (stable["pearson_low"], stable["pearson_high"]) == pytest.approx((low, high), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_without_evidence():
     run = full_run()
     run.marks = {}
@@ -169,6 +173,7 @@ def test_without_evidence():
     assert any("left out" in note for note in mixed.notes)
 
 
+@pytest.mark.slow
 def test_the_questions_mass_has_its_controls():
     """Even attention gives evidence its share of what is seen; random tokens of the documents give theirs."""
     run = sample(1)
@@ -181,6 +186,7 @@ def test_the_questions_mass_has_its_controls():
             assert row["random"] == pytest.approx(docs * 2 / 5, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_top_heads_are_ranked_for_each_model_and_score_apart():
     traces = [to_trace(sample(seed), model=model, metadata={"condition": condition})
               for seed, (model, condition) in enumerate([("a", "x"), ("a", "y"), ("b", "x")])]  # fmt: skip

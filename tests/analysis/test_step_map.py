@@ -162,6 +162,7 @@ def test_long_runs_are_thinned_out_from_their_first_step_to_their_last():
     assert whole is not None and whole.table["step"].n_unique() == 40
 
 
+@pytest.mark.slow
 def test_a_map_of_a_layer_asked_for_has_texts_anchors_and_commits():
     trace = to_trace(full_run(seed=0), model="m", metadata={"sample": "0"})
     figure = draw_traces("drift", [trace], ("m",), -1, OPTIONS)

@@ -38,6 +38,7 @@ def test_same_anchors_are_not():
     assert row["p"] > 0.05
 
 
+@pytest.mark.slow
 def test_distance_by_hand():
     traces = [sample(p, t, n) for n, (p, t) in enumerate([(1, "a"), (2, "a"), (9, "b"), (39, "b")])]
     row = task_dependence(traces).table.filter(depth="deep", profile="position").row(0, named=True)
@@ -63,6 +64,7 @@ def test_one_task_is_a_sentence():
         task_dependence([])
 
 
+@pytest.mark.slow
 def test_too_few_samples_are_null():
     table = task_dependence([sample(3, "qa", 0), sample(4, "code", 1)]).table
     assert table["value"].null_count() == table.height

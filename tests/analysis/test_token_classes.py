@@ -68,6 +68,7 @@ def shallow_newline_deep_king(seed: int):
     return to_trace(run, texts=tuple(texts))
 
 
+@pytest.mark.slow
 def test_shallow_structure_deep_content_is_a_number():
     result = token_classes([shallow_newline_deep_king(s) for s in range(8)])
     test = result.tables["token_classes_test"].filter(treatment="function words apart")
@@ -83,6 +84,7 @@ def test_shallow_structure_deep_content_is_a_number():
     }
 
 
+@pytest.mark.slow
 def test_a_sample_without_shallow_anchors_has_no_contrast():
     """Its shallow share is undefined: were it 0, content would seem to come with depth."""
     flat = peaked(np.tile(np.array([4, 4, 9]), (3, 1)), 40)
@@ -99,6 +101,7 @@ def contrasts(traces):
     return token_classes(traces).tables["token_classes_test"].to_dicts()
 
 
+@pytest.mark.slow
 def test_function_words_move_between_treatments():
     traces = [to_trace(full_run(seed=s, layers=3), model="m") for s in range(3)]
     result = token_classes(traces, Options(detector="zscore(1)"))

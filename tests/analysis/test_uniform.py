@@ -19,6 +19,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", RUNS, ids=str)
 def test_every_array_equals_even_matrices(settings):
     run = full_run(seed=2, **settings)
@@ -34,6 +35,7 @@ def test_every_array_equals_even_matrices(settings):
     np.testing.assert_allclose(made.region_matrix(), expected.region_matrix(), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("visibility", ["causal", "bidirectional"])
 @pytest.mark.parametrize("reach", [0, 2, "half", "nearly all", "all"])
 def test_sliding_windows_are_read_from_seen_by(visibility, reach):

@@ -60,6 +60,7 @@ def plain_log(case, slot, span, own, tokens=None):
     return logs(case, logits[place], slot)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("name", ["llada", "dream", "sdar", "llama"])
 def test_leave_one_out_is_the_fall_with_the_columns_hidden(name, own):
@@ -77,6 +78,7 @@ def test_leave_one_out_is_the_fall_with_the_columns_hidden(name, own):
     np.testing.assert_allclose(found.tokens[8:10].sum(), found.sentences[1], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "dream", "llama"])
 def test_a_rerun_reads_each_token_where_its_slot_commits_anew(name):
     case = case_of(name)
@@ -96,6 +98,7 @@ def test_a_rerun_reads_each_token_where_its_slot_commits_anew(name):
             np.testing.assert_allclose(found.by_token.documents[slot, place], expected, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "dream", "llama"])
 def test_attention_methods_read_the_committing_row(name):
     case, share = case_of(name), 2
@@ -173,6 +176,7 @@ def test_the_surrogate_finds_a_sparse_linear_effect():
     np.testing.assert_allclose(pull[weights != 0], threshold * np.sign(weights[weights != 0]), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_surrogate_of_an_answer_is_the_fit_of_hidden_passes():
     case = case_of("llada")
     found = explain(case, "surrogate", draws=8)

@@ -41,6 +41,7 @@ def plain_llada(logits, ids, slots):
     return tokens, order
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), samples=st.integers(1, 3), length=st.integers(1, 5))
 def test_slots_at_random_places_are_filled_as_by_a_plain_loop(seed, samples, length):

@@ -157,6 +157,7 @@ def test_the_bounds_of_samplers_that_may_end_early_hold(seed):
     assert make_sampler("autoregressive", length=5).step_bounds(3, None) == (1, 5)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(steps=st.integers(1, 300), length=st.integers(1, 40), eps=st.sampled_from([1e-3, 0.2, 1e-6]))
 def test_the_bounds_of_dream_s_schedule_are_those_of_a_loop_over_its_steps(steps, length, eps):

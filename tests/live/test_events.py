@@ -49,6 +49,7 @@ def test_the_page_is_opened_with_the_prompt_and_empty_slots(models, name):
     assert (run["layers"], run["foreseen"], run["unknown"]) == (model.layers, 6, 0)
 
 
+@pytest.mark.slow
 def test_what_is_hidden_ends_with_the_canvas(models):
     size = len(prompt_of(models["twin-llada"]).ids) + 6
     opened = events_of(models, models=["twin-llada", "twin-arm"], hidden=[str(size - 1)])[0]

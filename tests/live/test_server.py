@@ -121,6 +121,7 @@ def test_the_seed_is_the_one_that_is_asked_for(models):
     assert told[0] != told[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [("The author of", " is Tilda Moreau ."), ("", " is Tilda Moreau .")])
 def test_slots_stand_where_the_text_has_its_gap(server, models, before, after):
     trace = fs.trace(models[1], fs.build_canvas(models[1], before, 6, after), SAMPLERS["twin-dream"])
@@ -167,6 +168,7 @@ def test_an_arm_streams_its_tokens_and_ends_with_its_attention(server, models):
         assert_anchors(step, detect(trace)[number])
 
 
+@pytest.mark.slow
 def test_two_models_are_run_one_after_the_other(server):
     events = run_job(server, REQUEST | {"models": ["twin-dream", "twin-arm"]})
     kinds = [(event["event"], event.get("run")) for event in events]
@@ -208,6 +210,7 @@ def test_words_that_a_model_does_not_know_are_counted(server):
     assert opened["runs"][0]["unknown"] > 0
 
 
+@pytest.mark.slow
 def test_two_jobs_at_once_wait_for_their_turn(server, held):
     (_, first), (_, second) = start_job(server, REQUEST), start_job(server, REQUEST | {"models": ["twin-arm"]})
     assert json.loads(first.readline()) == {"event": "queued", "before": 1}
@@ -231,6 +234,7 @@ def test_who_leaves_while_waiting_makes_room(server, held):
     assert json.loads(other.readlines()[-1]) == {"event": "done"}
 
 
+@pytest.mark.slow
 def test_who_leaves_stops_the_run(server, models):
     forwards = []
     handle = models[0].backbone.register_forward_hook(lambda *_: forwards.append(time.monotonic()))
@@ -247,6 +251,7 @@ def test_who_leaves_stops_the_run(server, models):
     assert run_job(server, REQUEST)[-1] == {"event": "done"}
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_a_sentence_and_the_server_lives(server):
     long = REQUEST | {"documents": [{"text": "Ada " * 1900}, {"text": "Ada " * 1900}]}
     *_, error = run_job(server, long)

@@ -99,6 +99,7 @@ def test_untrained_is_the_parent_with_the_mask_removed(parent: Path, tmp_path: P
     assert model.name == f"{tmp_path.name}-untrained"
 
 
+@pytest.mark.slow
 def test_a_half_precision_adapter_and_another_dtype(parent: Path, tmp_path: Path) -> None:
     folder = make_adapter(tmp_path, parent)
     full = fs.load(folder).logits(IDS)
@@ -108,6 +109,7 @@ def test_a_half_precision_adapter_and_another_dtype(parent: Path, tmp_path: Path
     assert fs.load(folder, dtype="float64").backbone.dtype == torch.float64
 
 
+@pytest.mark.slow
 def test_a_merged_checkpoint_states_its_family(parent: Path, tmp_path: Path) -> None:
     model = fs.load(make_adapter(tmp_path / "fork", parent))
     model.backbone.save_pretrained(tmp_path / "merged")
@@ -134,6 +136,7 @@ def test_a_fork_denoises_and_traces(parent: Path, tmp_path: Path) -> None:
     assert isinstance(trace, fs.Trace) and trace.received.shape[:2] == (4, 2)
 
 
+@pytest.mark.slow
 def test_other_weights_than_those_it_was_trained_on(parent: Path, tmp_path: Path) -> None:
     folder = make_adapter(tmp_path / "fork", parent)
     moved = Path(shutil.copytree(parent, tmp_path / "changed"))
@@ -189,6 +192,7 @@ Q = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
 WEIGHTS = "adapter_model.safetensors"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -254,6 +258,7 @@ def test_modules_that_the_parent_has_not_or_shares(parent: Path, tmp_path: Path)
             fs.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_parents_of_another_kind(parent: Path, tmp_path: Path) -> None:
     inner = make_adapter(tmp_path / "inner", parent)
     outer = make_adapter(tmp_path / "outer", parent)
@@ -273,6 +278,7 @@ def test_parents_of_another_kind(parent: Path, tmp_path: Path) -> None:
         shutil.copy(parent / "config.json", other)
 
 
+@pytest.mark.slow
 def test_names_of_shipped_forks(parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     monkeypatch.setenv("FLOATSCOPE_CACHE", str(tmp_path / "cache"))

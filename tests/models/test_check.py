@@ -97,6 +97,7 @@ def test_a_narrow_sliding_window_is_checked_within_itself(window: int) -> None:
     assert f"{window} tokens, all within the sliding window of {window}" in findings[2].detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [2, 9, 40])
 def test_a_window_that_is_dropped_is_found(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wider than the canvas of the check or not: a layer that looks beyond its window is told."""
@@ -129,6 +130,7 @@ def test_chunks_are_windows() -> None:
         fs.Model(transformers.Llama4ForCausalLM(config), family, mask_id=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", [2, 3, 4])
 def test_a_short_context_is_checked_within_itself(context: int) -> None:
     sizes: dict[str, Any] = GROUPED | {"max_position_embeddings": context}

@@ -97,6 +97,7 @@ def largest_difference(model: fs.Model, expected: NDArray[np.float64], ids: list
     return float(np.abs(model.logits(ids)[0].numpy() - expected).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def test_logits_are_those_of_the_architecture(tmp_path: Path, dialect: Dialect, tied: bool) -> None:
     weights = random_weights(dialect.shape, tied=tied, **dialect.parts)
@@ -131,6 +132,7 @@ def test_vocabulary_smaller_than_the_embedding(tmp_path: Path) -> None:
     assert fs.load(write_checkpoint(tmp_path, config, llada_tensors(weights))).vocabulary == LLADA.vocabulary
 
 
+@pytest.mark.slow
 def test_shards_hold_the_same_model(tmp_path: Path, dialect: Dialect) -> None:
     weights = random_weights(dialect.shape, **dialect.parts)
     config, tensors = dialect.config(dialect.shape), dialect.tensors(weights)
@@ -139,6 +141,7 @@ def test_shards_hold_the_same_model(tmp_path: Path, dialect: Dialect) -> None:
     assert largest_difference(model, dialect.expected(weights, ids), ids) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision_weights_become_float32_on_a_cpu(tmp_path: Path, dialect: Dialect, stored: torch.dtype) -> None:
     weights = random_weights(dialect.shape, **dialect.parts)

@@ -87,6 +87,7 @@ def test_own_family_from_a_base(tmp_path: Path) -> None:
     assert family.backbone == "LlamaForCausalLM"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("visibility", "size"), [("causal", 1), ("block_causal(3)", 3), ("bidirectional", 99)])
 @pytest.mark.parametrize("logits", ["same", "shifted"])
 def test_visibility_and_shift_of_an_own_family_are_independent(
@@ -101,6 +102,7 @@ def test_visibility_and_shift_of_an_own_family_are_independent(
     assert abs(model.logits(ids)[0].numpy() - expected).max() < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

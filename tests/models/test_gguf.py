@@ -96,6 +96,7 @@ def test_tokens_and_trace(model: fs.Model) -> None:
     assert trace.received.shape[1] == SHAPE.layers
 
 
+@pytest.mark.slow
 def test_the_second_load_comes_from_the_cache(
     weights: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +120,7 @@ def test_the_second_load_comes_from_the_cache(
     assert len(list((tmp_path / "cache" / "gguf").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_a_damaged_cache_is_built_anew_and_one_that_cannot_be_written_costs_only_time(
     model: fs.Model, weights: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +139,7 @@ def test_a_damaged_cache_is_built_anew_and_one_that_cannot_be_written_costs_only
         assert torch.equal(fs.load(path).logits(ids), model.logits(ids))
 
 
+@pytest.mark.slow
 def test_weights_that_were_altered_in_the_cache_are_not_used(
     model: fs.Model, weights: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +189,7 @@ def test_more_layers_than_it_can_hold(weights: Weights, tmp_path: Path, monkeypa
         fs.load(path)
 
 
+@pytest.mark.slow
 def test_its_header_is_parsed_once(weights: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes long, in Python."""
     monkeypatch.setenv("FLOATSCOPE_CACHE", str(tmp_path / "cache"))

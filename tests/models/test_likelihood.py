@@ -47,6 +47,7 @@ def plain_replay(model, prompt, answer, edited=True):
     return total, first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "dream"])
 def test_a_replay_of_an_mdm_is_that_of_plain_passes(name):
     model = tiny_model(name)
@@ -69,6 +70,7 @@ def test_a_replay_of_an_mdm_is_that_of_plain_passes(name):
         )
 
 
+@pytest.mark.slow
 def test_of_a_batch_each_has_the_divergence_of_its_own_open_slots():
     """Blocks of 4 from position 0: at step 0 three slots are open after 13 tokens, and two after 18."""
     model = tiny_model("sdar")
@@ -79,6 +81,7 @@ def test_of_a_batch_each_has_the_divergence_of_its_own_open_slots():
         assert one["kl"] == pytest.approx(alone["kl"], rel=1e-4) and one["kl"] > 1e-4
 
 
+@pytest.mark.slow
 def test_a_replay_of_an_arm_is_the_chain_rule_in_one_causal_pass():
     model = tiny_model("llama")
     found = replayed(model, PROMPTS, ANSWERS, LENGTH, [0, 1], BLOCK)
@@ -130,6 +133,7 @@ def test_the_bound_under_edits_is_the_mean_over_all_maskings():
     assert abs(log_likelihoods(model, [pair], samples=7)[0] - expected) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", [False, True])
 @pytest.mark.parametrize("name", ["llada", "dream", "llama"])
 def test_a_patch_is_that_of_plain_passes(name, outputs):

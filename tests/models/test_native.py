@@ -31,6 +31,7 @@ def eager_logits(name: str, folder: Path, ids: torch.Tensor) -> torch.Tensor:
         return model(input_ids=ids).logits
 
 
+@pytest.mark.slow
 def test_recognised_and_equal_to_transformers_eager(saved: tuple[str, Path]) -> None:
     name, folder = saved
     model = load(name, folder)
@@ -41,6 +42,7 @@ def test_recognised_and_equal_to_transformers_eager(saved: tuple[str, Path]) -> 
     assert float((model.logits(ids) - expected).abs().max()) < 1e-5 * max(1.0, float(expected.abs().max()))
 
 
+@pytest.mark.slow
 def test_traces(saved: tuple[str, Path]) -> None:
     name, folder = saved
     model = load(name, folder)
@@ -55,6 +57,7 @@ def test_traces(saved: tuple[str, Path]) -> None:
         torch.testing.assert_close(torch.from_numpy(trace.received.sum(-1)), torch.ones(steps, 3), atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pad", [0, 4])
 @pytest.mark.parametrize("name", CAUSAL)
 def test_extend_equals_the_whole_forward(name: str, pad: int) -> None:

@@ -82,6 +82,7 @@ def test_logits_without_an_active_block_are_causal(model: fs.Model, weights: Wei
     assert float(np.abs(model.logits(ids)[0].numpy() - expected).max()) < 2e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [5, 8])
 @pytest.mark.parametrize("threshold", [0.3, 0.6, 0.9])
 def test_tokens_are_the_published_ones_step_by_step(

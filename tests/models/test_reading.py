@@ -19,6 +19,7 @@ def canvas_logits(model, canvas: torch.Tensor) -> torch.Tensor:
         return model.backbone(**inputs).logits[0].float()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_reading_is_what_the_model_says_at_the_open_slots(name):
     model = tiny_model(name)

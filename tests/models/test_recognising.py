@@ -51,6 +51,7 @@ def test_tensors_of_no_kind_are_told(tmp_path: Path) -> None:
         fs.load(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", A2D)
 def test_a_model_of_dllm_is_asked_for(tmp_path: Path, family: str) -> None:
     weights = random_weights(QWEN, **A2D[family])

@@ -113,6 +113,7 @@ def test_a_shard_that_is_not_there(tmp_path: Path) -> None:
     assert "model-00002-of-00003.safetensors" in refused(folder)
 
 
+@pytest.mark.slow
 def test_tensors_that_do_not_fit_are_named(tmp_path: Path) -> None:
     block = "model.transformer.blocks.1"
     missing = refused(rewrite(tmp_path / "a", lambda tensors: tensors.pop(f"{block}.q_proj.weight")))
@@ -220,6 +221,7 @@ def test_nonsense_in_a_known_field(tmp_path: Path) -> None:
     assert "'num_attention_heads' expected int, got str" in refused(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["four", 0, -1, 2.5])
 def test_a_block_size_that_is_none(tmp_path: Path, size: object) -> None:
     shape = Shape()

@@ -21,6 +21,7 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hub")
 def test_a_revision_is_loaded_and_kept_in_the_manifest():
     for revision, seed in (("v1", 0), ("a" * 40, 0), (None, 1)):

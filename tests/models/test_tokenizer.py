@@ -92,6 +92,7 @@ def test_splitting_rules_of_tokenizer_json_survive_a_class_of_another_kind(tmp_p
     assert fs.load(tmp_path).tokenizer("11").input_ids == [27, 27]
 
 
+@pytest.mark.slow
 def test_special_tokens_that_only_the_class_knows(tmp_path: Path) -> None:
     """bert-base-uncased states none of them; without [MASK] it could not be denoised."""
     tiny("bert").save_pretrained(tmp_path)
@@ -126,6 +127,7 @@ def test_a_token_for_unknown_words_that_the_vocabulary_lacks_is_told_at_once(tmp
         fs.load(tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_no_tokenizer_and_a_broken_one(tmp_path: Path) -> None:
     tiny("llama").save_pretrained(tmp_path)
     assert fs.load(tmp_path).tokenizer is None

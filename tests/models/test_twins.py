@@ -14,6 +14,7 @@ from floatscope.qa.world.vocabulary import make_tokenizer
 TINY = TwinShape(width=32, layers=2, heads=2, hidden=48)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("twin", "family"), [("arm", "causal"), ("dream", "dream"), ("llada", "llada")])
 def test_every_dialect_gives_the_logits_of_the_parent(twin, family, tmp_path):
     tokenizer = make_tokenizer()

@@ -28,6 +28,7 @@ def test_random_weights_are_those_of_a_model_before_training(tmp_path, name):
     assert all(torch.equal(drawn[key], tensor) for key, tensor in backbone.state_dict().items())
 
 
+@pytest.mark.slow
 def test_a_checkpoint_gets_an_untrained_twin_that_sees_as_it_does(tmp_path):
     tiny = tiny_model("qwen2")
     tiny.backbone.save_pretrained(tmp_path / "checkpoint")

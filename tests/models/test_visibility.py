@@ -22,6 +22,7 @@ def may_see(visibility: str, row: int, column: int) -> bool:
     return column // size <= row // size
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     visibility=st.sampled_from(KINDS),
@@ -58,6 +59,7 @@ def declared(folder: Path, visibility: str, logits: str, backbone: str = "LlamaF
     return read_family(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logits", ["same", "shifted"])
 @pytest.mark.parametrize("pad", [0, 3])
 @pytest.mark.parametrize("visibility", ["bidirectional", "causal", "block_causal(4)"])

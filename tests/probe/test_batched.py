@@ -287,6 +287,7 @@ def test_the_kernels_compile_for_ampere_and_hopper(tmp_path):
         assert int(size) > 1000 and int(shared) <= 99 * 1024  # what a block of either may have, and of sm_86 too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llada", "dream", "sdar", "llama", "gemma2"])
 def test_a_whole_trace_is_that_of_the_reference(kernel, name, monkeypatch):
     """Prompts of different length as one batch; head by head, every array of the trace."""

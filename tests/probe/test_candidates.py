@@ -10,6 +10,7 @@ from floatscope.traces.arrays import ARRAYS
 from tests.tiny_models import tiny_model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llada", "dream", "llama"])
 def test_they_are_what_the_logits_of_each_step_say(family):
     model = tiny_model(family)

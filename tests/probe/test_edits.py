@@ -127,6 +127,7 @@ def test_sinks_of_different_rows_are_there_together():
     check(tiny_model("llada"), [Edit("sink", rows="query"), Edit("sink", rows="answer")], change)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edit", [Edit("block", keys="doc 2"), Edit("zero", keys="query"), Edit("sink")])
 def test_matrices_show_attention_as_it_was_changed(edit):
     """The same sums of rows as the kernel counted, and others than without the edit."""
@@ -166,6 +167,7 @@ def test_edits_of_different_heads_of_a_layer_act_together():
     np.testing.assert_allclose(found, expected[-SLOTS:], atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_head", [False, True])
 @pytest.mark.parametrize("name", ["llada", "dream", "sdar"])
 def test_top_keys_are_picked_per_layer_from_the_pass_without_edits(name, by_head):

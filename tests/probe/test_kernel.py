@@ -171,6 +171,7 @@ def _whole(tokens):
     return Layout.whole(torch.arange(tokens), tokens, torch.ones(tokens, 1), none)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

@@ -31,6 +31,7 @@ def hybrid() -> Model:
     return Model(transformers.BambaForCausalLM(config), FAMILIES["causal"], name="hybrid")
 
 
+@pytest.mark.slow
 def test_a_model_with_layers_that_the_probe_does_not_hear_is_refused():
     with pytest.raises(UserError, match="1 times for 3 layers: one with other kinds of layers"):
         trace(hybrid(), [1, 5, 9])
@@ -53,6 +54,7 @@ OUTSIDE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_class_that_is_not_on_the_attention_interface_is_told_so(name):
     config = getattr(transformers, f"{name}Config")(vocab_size=96, **OUTSIDE[name], **SPECIAL)

@@ -38,6 +38,7 @@ def test_rollout_of_an_mdm_is_the_product_of_full_matrices(name):
         assert len(prompt.ids) < len(trace.canvas)
 
 
+@pytest.mark.slow
 def test_rollout_of_an_arm_is_that_of_its_rows_so_far():
     model = tiny_model("llama")
     trace = fs.trace(model, canvas(13), model.sampler(length=4), keep="rollout")

@@ -79,6 +79,7 @@ def test_hand_computed(prediction: str, answers: tuple[str, ...], acc: float, em
 words = st.lists(st.sampled_from(["the", "red", "blue", "stone", "x", "É"]), max_size=5).map(" ".join)
 
 
+@pytest.mark.slow
 @given(words, st.lists(words, min_size=1, max_size=3))
 def test_more_answers_never_hurt_and_an_exact_match_is_perfect(prediction: str, answers: list[str]) -> None:
     for metric in METRICS.values():

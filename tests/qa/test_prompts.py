@@ -59,6 +59,7 @@ def written_out(name, question, documents, before):
     return pieces
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(documents=DOCUMENTS, question=QUESTION, before=st.booleans())
 @settings(max_examples=30, deadline=None)
@@ -215,6 +216,7 @@ def test_bos_comes_once_where_the_template_has_its_own():
     assert (prompt.regions[0].label, len(prompt.regions[0])) == ("bos", 1)
 
 
+@pytest.mark.slow
 @given(documents=st.lists(st.builds(Document, TEXT, TEXT), min_size=1, max_size=5), less=st.integers(1, 60))
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(max_examples=15, deadline=None)
@@ -406,6 +408,7 @@ def test_a_canvas_that_cannot_be_is_a_sentence(given, sentence):
         build_canvas(*given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(before=TEXT, said=TEXT.filter(str.strip), after=TEXT)
 @settings(max_examples=30, deadline=None)

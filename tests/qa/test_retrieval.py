@@ -93,6 +93,7 @@ class Fixed(Retriever):
         return self.values
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=400),
     st.integers(1, 30),

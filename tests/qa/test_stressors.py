@@ -68,6 +68,7 @@ def others(sample: Sample) -> tuple[Document, ...]:
     return tuple(document for document in sample.documents if not document.gold)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRESSORS)
 def test_every_stressor_makes_labelled_conditions_of_its_example(name: str) -> None:
     row = STRESSORS[name]
@@ -93,6 +94,7 @@ def test_baselines_are_what_they_say() -> None:
     assert stress(TWO[0], ORACLE, Pool(TWO), 0).documents == (TWO[0].documents[0], TWO[0].documents[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["random", "topical", "counterfactual"])
 @pytest.mark.parametrize("gold", ["kept", "removed"])
 def test_noise_levels_are_nested_and_gold_is_kept_or_removed(kind: str, gold: str) -> None:

@@ -41,6 +41,7 @@ def questions(tmp_path):
     return write(tmp_path / "bells.jsonl", rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_world_is_a_task_of_every_kind(kind):
     task = read_task(f"world:{kind}", limit=3, seed=2)
@@ -51,6 +52,7 @@ def test_the_world_is_a_task_of_every_kind(kind):
     assert [sample.question for sample in task.pool.samples[3:]] == [sample.question for sample in others]
 
 
+@pytest.mark.slow
 def test_world_alone_is_rag_and_a_number_says_how_many_documents():
     assert read_task("world", limit=2).samples == read_task("world:rag", limit=2).samples
     assert len(read_task("world").samples) == WORLD_SAMPLES
@@ -58,6 +60,7 @@ def test_world_alone_is_rag_and_a_number_says_how_many_documents():
     assert read_task("world", limit=9).samples[:4] == read_task("world", limit=4).samples
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rag", "twohop"])
 def test_every_stressor_works_on_world_samples(kind):
     """Each condition that suits the kind keeps the gold, adds none, names no subject twice, and stays in the words."""

@@ -1,5 +1,7 @@
 """Stress curves: every point with its own baselines and the best guess of its condition."""
 
+import pytest
+
 from floatscope.analysis.palette import MODELS
 from floatscope.report.curves import stress_curves, stress_figure
 from tests.analysis.scenes import scenes
@@ -52,6 +54,7 @@ def test_points_have_their_own_baselines_and_the_best_guess():
     assert found["panel"].unique(maintain_order=True).to_list() == ["t, among 3 documents", "u, among 3 documents"]
 
 
+@pytest.mark.slow
 def test_the_figure_draws_a_panel_for_each_curve():
     figure = stress_figure(stress_curves(made(), ("m", "a")), ("m", "a"))
     first, second = scenes(figure)

@@ -100,6 +100,7 @@ def test_samples_are_grouped_and_bounded():
     assert len(player.player_data(traces, budget=10)["samples"]) == 1
 
 
+@pytest.mark.slow
 def test_samples_that_a_model_got_wrong_come_before_those_that_all_got_right():
     right = {"0": (1.0, 1.0), "1": (1.0, 1.0), "2": (1.0, 0.0), "3": (1.0, 1.0), "4": (0.0, 0.0)}
     traces = [

@@ -57,6 +57,7 @@ def test_a_prompt_is_cut_so_that_its_answer_slots_still_fit(tmp_path):
     assert context - 40 - 8 < tokens <= context - 40
 
 
+@pytest.mark.slow
 def test_every_guess_draws_for_itself(tmp_path):
     """With one draw for all, each guess would be the answer at one place in the list, or at the next."""
     lines = [{"id": str(n), "question": f"What is {n}?", "answers": [f"answer {n}"]} for n in range(16)]
@@ -66,6 +67,7 @@ def test_every_guess_draws_for_itself(tmp_path):
     assert not any(guess == f"answer {place}" for place, guess in enumerate(guesses))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "blank"), [("", " "), (" ", "")])
 def test_the_right_answer_is_replayed_as_the_word_that_follows_the_prompt(tmp_path, end, blank):
     """To a byte-level tokenizer "Ida" and " Ida" are other tokens; after a blank in the prompt the word has none."""

@@ -31,6 +31,7 @@ WRONG = tuple(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [(0, 0), (1, 0), (2, 2)])
 def test_gold_documents_are_exchanged_token_by_token(chosen):
     """One that is too short begins again, one that is too long is cut; nothing else of the prompt changes."""

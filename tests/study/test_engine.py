@@ -158,6 +158,7 @@ def test_guesses_are_handed_over_a_few_at_a_time(monkeypatch):
     assert left == [wanted[-3:]]
 
 
+@pytest.mark.slow
 def test_a_batch_that_fails_is_run_one_by_one_and_only_the_wrong_sample_fails():
     study = one_model()
     jobs = jobs_of(study)[:3]

@@ -62,6 +62,7 @@ def test_traces_take_the_disk_that_was_estimated(tmp_path):
         assert row.trace_bytes == pytest.approx(kept, rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["twin-llada", "twin-arm"])
 def test_operations_are_those_that_torch_counts(name):
     model = fs.load(name)

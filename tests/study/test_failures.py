@@ -13,6 +13,8 @@ from floatscope.study.store import Run
 from floatscope.study.units import load_task, plan_jobs
 from tests.study.small_studies import small_study
 
+pytestmark = pytest.mark.slow
+
 WRONG = 2
 
 

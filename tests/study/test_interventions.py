@@ -231,6 +231,7 @@ def test_curves_share_the_unedited_condition_and_no_other():
         Study("s", (ModelPlan("twin-arm"),), (task,), (curves[0], Curve("edit", "block bos", options={"at": "first"})))
 
 
+@pytest.mark.slow
 def test_each_dose_and_range_of_layers_is_held_to_its_own_twins():
     values, options = "block anchors(2,5)", {"layers": ("all", "deep")}
     rng = np.random.default_rng(0)

@@ -124,6 +124,7 @@ def test_a_tokenizer_that_knows_every_byte_knows_all_of_a_text():
     assert unknown_tokens(tokenizer, middle) == 0
 
 
+@pytest.mark.slow
 def test_no_warning_is_told_where_all_is_as_asked(recwarn, monkeypatch, capsys, tmp_path):
     asked = ("--model", "twin-arm", "--task", "world:rag:3", "--documents", "0,3", "--length", 4, "--limit", 2)
     assert run(monkeypatch, capsys, "evaluate", *asked, "--out", tmp_path / "run")[0] == 0

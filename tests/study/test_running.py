@@ -21,6 +21,8 @@ from floatscope.study.store import Row, Run, Store
 from floatscope.study.units import Unit, load_task
 from tests.study.small_studies import small_study
 
+pytestmark = pytest.mark.slow
+
 
 def predictions(run: Run, control: str = "") -> dict:
     rows = run.results().filter(control=control)

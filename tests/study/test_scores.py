@@ -12,6 +12,8 @@ import pytest
 from floatscope.study.scores import METRICS, score_frame, table_notes
 from floatscope.study.store import Run
 
+pytestmark = pytest.mark.slow
+
 LABELS = {"documents": pl.Int64, "place": pl.Int64, "level": pl.Int64, "slots": pl.Int64} | dict.fromkeys(
     ("kind", "gold", "layout", "value", "placement"), pl.String
 )

@@ -36,6 +36,7 @@ def test_a_curve_can_take_fewer_samples_and_stress_brings_baselines():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_curve_can_be_for_some_models():
     study = small_study(conditions=(Curve("documents", "0"), Curve("documents", "3", models=("twin-llada",), traces=1)))
     asked = {(job.unit.model, job.unit.condition) for job in jobs_of(study) if job.unit.control in ("", "untrained")}

@@ -75,6 +75,7 @@ def test_values_too_large_for_half_precision_stay_whole(trace, tmp_path):
     np.testing.assert_array_equal(back.qk, arrays["qk"])
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.integers(1, 4),
@@ -113,6 +114,7 @@ def test_arrays_are_read_only_when_used(saved, monkeypatch):
     assert [name for name in read if "." not in name] == ["received"]
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_is_noticed_or_harmless(trace, saved):
     whole = saved.read_bytes()
     rng = np.random.default_rng(0)
@@ -190,6 +192,7 @@ def test_a_failing_write_leaves_the_old_file(trace, saved, monkeypatch, failing)
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
 
+@pytest.mark.slow
 def test_a_header_whose_length_looks_like_a_pickle(trace, tmp_path):
     """The first byte is the low byte of the header's length: 0x80 is a length like any other."""
     starts = set()
@@ -239,6 +242,7 @@ def test_what_is_no_plain_file_is_not_replaced(trace, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "folder", "pipe"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_old_file_and_no_other(trace, saved):
     """A limit on the size of files stands in for the disk; in a process of its own, as it cannot be lifted."""
     before = saved.read_bytes()
@@ -277,6 +281,7 @@ def test_an_array_of_a_later_version_is_left_alone(tmp_path, monkeypatch):
         ("kind", "both"), ("edits", ["x"]), ("model", "\ud800"), ("qk_steps", None), ("sampler", None),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_a_header_of_other_types_is_refused(saved, name, value):
     """Its checksum is right: somebody wrote it so."""
     with safe_open(saved, framework="numpy") as file:

@@ -22,6 +22,7 @@ def run(request):
     return full_run(seed=1, **RUNS[request.param])
 
 
+@pytest.mark.slow
 def test_sizes_and_labels(run):
     trace = to_trace(run)
     assert (trace.steps, trace.layers, trace.heads) == (len(run.attention), 3, 4)
@@ -40,6 +41,7 @@ def test_masked_follows_the_commit_steps(run):
             assert trace.masked[step, slot] == (step <= commit)
 
 
+@pytest.mark.slow
 def test_visible_counts_rows_that_see_a_column(run):
     trace = to_trace(run)
     for step, attention in enumerate(run.attention):
@@ -74,6 +76,7 @@ def test_rows_without_groups():
     assert (bare.rows == arm.rows).all()
 
 
+@pytest.mark.slow
 def test_region_matrix_merges_answer_states(run):
     trace = to_trace(run)
     matrix = trace.region_matrix()
@@ -102,6 +105,7 @@ def test_an_array_that_was_not_kept_says_how_to_get_it():
         _ = trace.nonsense
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
@@ -127,6 +131,7 @@ def test_parts_that_do_not_fit_are_a_sentence(fields, sentence):
         to_trace(full_run(), **fields)
 
 
+@pytest.mark.slow
 def test_xarray_has_named_axes():
     xarray = pytest.importorskip("xarray")
     trace = to_trace(full_run())

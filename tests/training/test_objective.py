@@ -120,6 +120,7 @@ def test_the_loss_is_the_weighted_cross_entropy_of_plain_logits(objective):
     assert math.isclose(float(loss.detach()), by_hand, rel_tol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("objective", "shift"), [("arm", 1), ("dream", 1), ("llada", 0)])
 def test_hints_are_read_from_the_rows_that_predict_first_tokens(objective, shift):
     """Two layers before the end the words found first, one layer before it the token, each by norm and head."""
@@ -185,6 +186,7 @@ def fork(parent):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["arm", "dream", "llada"])
 def test_an_adapters_loss_is_the_plain_weighted_sum(fork, objective):
     given = pack([QUESTION, RUNNING, WRITTEN], EOS)

@@ -106,6 +106,7 @@ def test_an_answer_is_what_the_model_says_up_to_its_first_eos(folder, parent, he
     assert answer(model, samples, 12, 4) == [sample.answers[0] for sample in samples]
 
 
+@pytest.mark.slow
 def test_recovered_tokens_are_those_that_one_forward_names(folder, held_out):
     model = fs.load(folder)
     assert len(list(recover(model, held_out[:4]))) == 4

@@ -22,6 +22,7 @@ from floatscope.training.world_stream import WorldStream, lessons_of
 TINY = {"shape": TwinShape(width=32, layers=2, heads=2, hidden=32), "recipe": TwinRecipe(steps=3, batch=1, rate=1e-3)}
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path):
     checkpoint = train("parent", tmp_path, stop_after=1, **TINY) / "checkpoint.pt"
     kept = checkpoint.read_bytes()

@@ -56,6 +56,7 @@ def test_tokens_that_start_an_answer_come_with_the_name_that_the_first_hop_finds
             assert named
 
 
+@pytest.mark.slow
 def test_a_question_is_asked_once():
     lesson = Lesson(3, {"binding": 1.0}, questions=10, slots=2, once=True)  # each document has an answer of its own
 
@@ -158,6 +159,7 @@ def test_a_stream_goes_on_from_its_state():
     assert whole.told() == {"right": 0.5, "documents": 1}
 
 
+@pytest.mark.slow
 def test_more_slots_leave_room_for_fewer_questions():
     """Each question has as many slots, 64 in all at most; without documents twice as many are asked."""
     for kind, most in (("rag", 1), ("closed", 2)):
@@ -172,6 +174,7 @@ def test_more_slots_leave_room_for_fewer_questions():
         assert len(counts) > 4 and max(counts) == 10 * most and min(counts) == 2 * most
 
 
+@pytest.mark.slow
 def test_some_questions_have_no_answer_and_some_are_about_what_was_learnt():
     tokenizer = make_tokenizer()
     stable = {fact.object.name for fact in World(0).stable_facts}

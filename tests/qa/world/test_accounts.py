@@ -32,6 +32,7 @@ def test_every_statement_is_read_as_the_fact_that_it_states(relation):
     assert not read_facts(f"{fact.subject.name} was {fact.object.name}.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [5, 8])
 def test_the_text_around_a_gap_states_what_belongs_into_it_once_and_in_its_order(kind, count):
