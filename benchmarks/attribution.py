@@ -28,8 +28,8 @@ from floatscope.attribution.case import Case
 from floatscope.attribution.leave_one_out import NOTHING
 from floatscope.errors import UserError
 from floatscope.qa.tasks import read_task
-from floatscope.report.sources import MEASURES, source_figure, source_tables
-from floatscope.report.tables import Table, markdown
+from floatscope.reports.sources import MEASURES, source_figure, source_tables
+from floatscope.reports.tables import Table, markdown
 from floatscope.statistics import spearman
 from floatscope.study.store import Run
 

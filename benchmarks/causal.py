@@ -19,7 +19,7 @@ from pathlib import Path
 import polars as pl
 
 from floatscope.errors import UserError
-from floatscope.report.tables import patches, readings
+from floatscope.reports.tables import patches, readings
 from floatscope.study.store import Run
 
 HEADING = "## What attention does"

@@ -74,7 +74,7 @@ def write_api(_app: object) -> None:
         "Decoding": ("decoding",),
         "Tracing": ("tracing", "probe", "traces", "attribution"),
         "Prompts and data": ("canvas", "qa"),
-        "Analyses, runs, pages": ("analysis", "study", "report"),
+        "Analyses, runs, pages": ("analysis", "study", "reports"),
         "Mistakes": ("errors",),
     }
     pages = ["# API", "", "What `import floatscope as fs` gives; everything loads on first use.", ""]

@@ -36,7 +36,7 @@ def test_a_text_needs_a_tokenizer():
 
 def test_help_shows_the_front_page():
     shown = pydoc.render_doc(fs, renderer=pydoc.plaintext)
-    for name in ("analyze", "Run", "read_task", "write_report", "trace", "generate", "load"):
+    for name in ("analyze", "Run", "read_task", "report", "trace", "generate", "load"):
         assert f"{name}(" in shown, name
         assert name in dir(fs)
 

@@ -27,11 +27,11 @@ def test_every_room_is_drawn_and_the_drawing_has_no_circle():
 @pytest.mark.parametrize(
     ("file", "line", "known"),
     [
-        ("analysis/a.py", "from floatscope.report.page import Content", "report"),
-        ("analysis/a.py", "def f():\n    from floatscope.report import page", "report"),
+        ("analysis/a.py", "from floatscope.reports.page import Content", "reports"),
+        ("analysis/a.py", "def f():\n    from floatscope.reports import page", "reports"),
         ("analysis/a.py", "if TYPE_CHECKING:\n    import floatscope.study.plan", "study"),
-        ("analysis/a.py", 'ROW = "floatscope.report.figures:flow"', "report"),
-        ("analysis/a.py", 'ROW = lambda name: f"floatscope.report.figures:{name}"', "report"),
+        ("analysis/a.py", 'ROW = "floatscope.reports.figures:flow"', "reports"),
+        ("analysis/a.py", 'ROW = lambda name: f"floatscope.reports.figures:{name}"', "reports"),
         ("analysis/deep/a.py", "from ...models import loading", "models"),
         ("analysis/a.py", "def f():\n    import torch", "torch"),
         ("analysis/a.py", "import floatscope as fs", "floatscope"),
@@ -52,7 +52,7 @@ def test_a_planted_edge_is_seen(tmp_path, file, line, known):
 
 def test_what_is_drawn_is_allowed(tmp_path):
     allowed = {
-        "analysis/a.py": '"""See `floatscope.report`."""\nfrom floatscope.traces import Trace\nimport altair',
+        "analysis/a.py": '"""See `floatscope.reports`."""\nfrom floatscope.traces import Trace\nimport altair',
         "study/a.py": 'from floatscope import __version__\nX = "floatscope.tracing:trace"',
         "cli/a.py": "from floatscope.study.plan import Study",
         "__init__.py": "import floatscope.study.plan",

@@ -9,7 +9,7 @@
     fs.analyze("drift", [trace])       # a table with controls, and its figure
 
     run = fs.Run("runs/demo")          # the folder that `floatscope study demo` writes
-    run.results(), run.scores(), fs.analyze("drift", run.folder), fs.write_report(run)
+    run.results(), run.scores(), fs.analyze("drift", run.folder), fs.report(run)
 
 Everything loads on first use, so that `import floatscope` and `floatscope --help` are quick.
 """
@@ -44,8 +44,8 @@ if TYPE_CHECKING:  # what type checkers read; at run time `_NAMES` says the same
     from floatscope.qa.samples import Document as Document
     from floatscope.qa.samples import Sample as Sample
     from floatscope.qa.tasks import read_task as read_task
-    from floatscope.report.view import show as show
-    from floatscope.study.reporting import write_report as write_report
+    from floatscope.reports.view import show as show
+    from floatscope.study.reporting import report as report
     from floatscope.study.store import Run as Run
     from floatscope.traces import Trace as Trace
     from floatscope.traces import import_reference as import_reference
@@ -69,14 +69,14 @@ _NAMES = {  # in the order of the work: load, decode, trace, ask, study
     "attribution": ("attribute",),
     "traces": ("Trace", "import_reference"),
     "analysis": ("analyze",),
-    "report.view": ("show",),
+    "reports.view": ("show",),
     "qa.samples": ("Sample", "Document"),
     "canvas": ("Prompt",),
     "qa.prompts": ("build_prompt", "build_canvas"),
     "qa.tasks": ("read_task",),
     "qa": ("world",),
     "study.store": ("Run",),
-    "study.reporting": ("write_report",),
+    "study.reporting": ("report",),
     "errors": ("UserError",),
 }  # fmt: skip
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
@@ -84,7 +84,7 @@ _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 ELSEWHERE |= {
     "load": "floatscope.models.loading:load",
     "prompt": "floatscope.qa.prompts:text_prompt",
-    "player": "floatscope.report.player:trace_html",
+    "player": "floatscope.reports.player:trace_html",
     "heatmap": "floatscope.analysis.heatmap:heatmap",
 }
 

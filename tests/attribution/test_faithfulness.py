@@ -5,7 +5,7 @@ import pytest
 
 from floatscope.attribution.faithfulness import auroc, faithfulness, measures, removal, with_heads
 from floatscope.attribution.recorded import subsets
-from floatscope.report.sources import MEASURES, source_tables
+from floatscope.reports.sources import MEASURES, source_tables
 
 
 def record(scores, gold=(0, 1, 0), stands=(0, 1, 0), sentences=(0, 0, 1), heads=None, falls=None):

@@ -18,10 +18,10 @@ from playwright.sync_api import expect, sync_playwright
 import floatscope as fs
 from floatscope.qa.samples import Sample
 from floatscope.qa.world import World
-from floatscope.report.page import build_page
-from floatscope.report.player import moved
+from floatscope.reports.page import build_page
+from floatscope.reports.player import moved
 from floatscope.traces import Trace
-from tests.report.making import MODELS, made_content
+from tests.reports.making import MODELS, made_content
 
 PATIENCE = 60  # seconds until what a test expects has to be there: a busy machine is no failure
 TWINS = ("twin-llada", "twin-arm")

@@ -9,11 +9,11 @@ from playwright.sync_api import expect
 from floatscope.analysis import draw
 from floatscope.analysis.drawing import arrange, lines
 from floatscope.analysis.figure import Figure
-from floatscope.report.page import figure_page
+from floatscope.reports.page import figure_page
 from tests.analysis.test_figures import result as result_of
 from tests.analysis.test_figures import row
 from tests.browser.conftest import eventually
-from tests.report.test_cards import CHART, panel
+from tests.reports.test_cards import CHART, panel
 
 pytestmark = pytest.mark.slow
 MODELS = ("m", "w")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from floatscope.report.markup import asset, script_json
+from floatscope.reports.markup import asset, script_json
 from tests.browser.conftest import Opener, eventually
 
 pytestmark = pytest.mark.slow

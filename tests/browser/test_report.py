@@ -16,11 +16,11 @@ from floatscope.analysis.anchors import detect
 from floatscope.analysis.figure import Figure
 from floatscope.analysis.palette import DARK
 from floatscope.analysis.palette import MODELS as COLOURS
-from floatscope.report.markup import asset, script_json
-from floatscope.report.page import build_page, figure_page
-from floatscope.report.player import player_data, run_data
+from floatscope.reports.markup import asset, script_json
+from floatscope.reports.page import build_page, figure_page
+from floatscope.reports.player import player_data, run_data
 from tests.browser.conftest import TWINS, Opener, eventually
-from tests.report.making import MODELS, made_content, made_results, made_scores
+from tests.reports.making import MODELS, made_content, made_results, made_scores
 
 pytestmark = pytest.mark.slow
 

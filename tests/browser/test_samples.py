@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from playwright.sync_api import expect
 
-from floatscope.report.page import Content, build_page
+from floatscope.reports.page import Content, build_page
 from tests.browser.conftest import TWINS, Opener, eventually
 
 pytestmark = pytest.mark.slow

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from floatscope.analysis import ANALYSES, Controls, Options, analyze, draw
-from floatscope.report.page import Content, build_page, figure_page
-from floatscope.report.tables import write_tables
+from floatscope.reports.page import Content, build_page, figure_page
+from floatscope.reports.tables import write_tables
 from floatscope.traces import Trace
 from tests.fuzz.outcomes import ACCEPTED, SCRIPT, Attempt, attempt
 from tests.fuzz.scripts import foreign_scripts, own_scripts
 from tests.fuzz.targets import Targets
-from tests.report.making import MODELS, made_scores, made_trace
+from tests.reports.making import MODELS, made_scores, made_trace
 
 PANEL = made_scores()["panel"].drop_nulls()[0]
 RUN = "document.title='ran'"

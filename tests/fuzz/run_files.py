@@ -12,7 +12,7 @@ import numpy as np
 from floatscope.errors import UserError
 from floatscope.study.analyses import missing_analyses, read_analyses
 from floatscope.study.plan import Study, read_study
-from floatscope.study.reporting import REPORT, tables_text, write_report
+from floatscope.study.reporting import REPORT, report, tables_text
 from floatscope.study.running import run_study
 from floatscope.study.store import Run
 from floatscope.traces import Trace
@@ -55,7 +55,7 @@ def shown(run: Run) -> Shown:
     """All that a reader sees; the report is written anew."""
     results = read_analyses(run)
     tables = {name: result.table.write_json() for name, result in results.items()}
-    return tables_text(run, "csv"), tables, write_report(run, results).read_bytes()
+    return tables_text(run, "csv"), tables, report(run, results).read_bytes()
 
 
 def files(run: Path) -> list[Path]:

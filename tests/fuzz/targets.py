@@ -7,7 +7,7 @@ from pathlib import Path
 
 from floatscope.study.analyses import read_analyses
 from floatscope.study.plan import write_study
-from floatscope.study.reporting import write_report
+from floatscope.study.reporting import report
 from floatscope.study.running import run_study
 from tests.study.small_studies import small_study
 
@@ -24,7 +24,7 @@ class Targets:
     def make(cls, folder: Path) -> Targets:
         study = small_study(limit=2, analyses=("drift", "anchors"))
         run = run_study(study, folder / "run").run
-        write_report(run, read_analyses(run))
+        report(run, read_analyses(run))
         file = folder / "study.toml"
         file.write_text(write_study(study))
         return cls(run.folder, run.traces()[0], file)

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from floatscope.analysis import ANALYSES, analyze
-from floatscope.report.page import Content, build_page
+from floatscope.reports.page import Content, build_page
 from floatscope.traces import Trace
 from floatscope.traces.storage import FORMAT
 from tests.fuzz.damage import change_a_value, damage

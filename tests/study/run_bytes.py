@@ -5,14 +5,14 @@ import json
 from pathlib import Path
 
 from floatscope.study.analyses import read_analyses
-from floatscope.study.reporting import write_report
+from floatscope.study.reporting import report
 from floatscope.study.store import Run, read_rows
 
 
 def run_bytes(folder: Path) -> dict[str, str]:
     """A hash of each file of a run and its report, which is made anew; of the database, of its rows in order."""
     run = Run(folder)
-    write_report(run, read_analyses(run))
+    report(run, read_analyses(run))
     found = {"rows": digest(json.dumps(sorted(map(json.dumps, read_rows(folder)))).encode())}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))

@@ -9,12 +9,12 @@ import pytest
 import floatscope as fs
 from floatscope.canvas import positions, regions_from_labels
 from floatscope.qa.samples import Document, Sample
-from floatscope.report.curves import patch_figure
-from floatscope.report.tables import patches
+from floatscope.reports.curves import patch_figure
+from floatscope.reports.tables import patches
 from floatscope.statistics import ratio_interval
 from floatscope.study.donors import OTHERS, exchanged, patch_frame
 from floatscope.study.plan import Curve, ModelPlan, Study, TaskPlan
-from floatscope.study.reporting import tables_text, write_report
+from floatscope.study.reporting import report, tables_text
 from floatscope.study.running import run_study
 
 SHOWN = (
@@ -124,7 +124,7 @@ def test_a_run_of_patches_is_that_of_calls(tmp_path):
         np.testing.assert_allclose(own["value"], np.sum(gains, axis=0) / np.sum(ways), atol=1e-4)
         assert own["value"].max() > 0.1 > own["control"].abs().max()
     assert "| rag | twin-arm | outputs | 0 |" in tables_text(made, "markdown")
-    assert "Which layers and steps bring the answer back" in write_report(made, {}).read_text()
+    assert "Which layers and steps bring the answer back" in report(made, {}).read_text()
     figure = patch_figure(table, ["twin-llada", "twin-arm"])
     assert len(figure.spec()["vconcat"]) == 2 and figure.table.equals(table)
 

@@ -9,9 +9,9 @@ import pytest
 import floatscope as fs
 from floatscope.models.likelihood import Pair, log_likelihoods
 from floatscope.qa.stressors import STRESSORS
-from floatscope.report.curves import edit_curves, stress_curves
-from floatscope.report.rules import Rule, verdicts
-from floatscope.report.tables import readings, write_tables
+from floatscope.reports.curves import edit_curves, stress_curves
+from floatscope.reports.rules import Rule, verdicts
+from floatscope.reports.tables import readings, write_tables
 from floatscope.statistics import holm, mcnemar
 from floatscope.study.interventions import TWINS, EditOptions, edit_conditions
 from floatscope.study.plan import Curve, ModelPlan, Study, TaskPlan, find_study, read_study, write_study

@@ -125,7 +125,7 @@ def test_traces_tables_and_scores_know_passages(run):
 
 
 def test_the_report_draws_what_was_recovered(run):
-    from floatscope.report.curves import stress_curves, stress_figure
+    from floatscope.reports.curves import stress_curves, stress_figure
 
     points = stress_curves(run.scores(), ("twin-llada", "twin-arm"))
     assert points.filter(model="twin-llada")["x"].to_list() == ["continue", "infill", "mirrored"]

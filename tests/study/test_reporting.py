@@ -7,10 +7,10 @@ import sqlite3
 
 import pytest
 
-from floatscope.report.headline import headline_html
-from floatscope.report.tables import write_tables
+from floatscope.reports.headline import headline_html
+from floatscope.reports.tables import write_tables
 from floatscope.study.plan import Curve, ModelPlan, TaskPlan
-from floatscope.study.reporting import gather, ordered_models, tables_text, write_report
+from floatscope.study.reporting import gather, ordered_models, report, tables_text
 from floatscope.study.running import run_study
 from floatscope.study.scores import table_notes
 from floatscope.study.store import Run
@@ -34,7 +34,7 @@ def test_the_page_of_a_run_holds_its_numbers(outcome):
     content = gather(run, {})
     assert content.models == ("twin-llada", "twin-arm") and content.notes == ("n = 5 samples per cell.",)
     assert content.scores is not None and content.scores.equals(run.scores())
-    path = write_report(run, {})
+    path = report(run, {})
     page = path.read_text(encoding="utf-8")
     assert path == run.folder / "report.html" and str(run.folder) not in page
     assert headline_html(run.scores(), content.models) in page and "n = 5 samples per cell." in page
@@ -69,7 +69,7 @@ def test_the_page_of_a_run_holds_its_numbers(outcome):
 @pytest.mark.slow
 def test_the_page_of_a_run_plays_its_traces(outcome):
     run = Run(outcome.run.folder)
-    page = write_report(run, {}).read_text(encoding="utf-8")
+    page = report(run, {}).read_text(encoding="utf-8")
     played = re.search(r'id="player-data">(.*?)</script>', page)
     assert played
     samples = json.loads(played[1])["samples"]
@@ -102,4 +102,4 @@ def test_a_run_shows_itself_and_its_report_by_its_folder(outcome):
         f"2 models, 2 tasks, {rows['condition'].n_unique()} conditions, {rows.height} of {rows.height} units"
         in repr(run)
     )
-    assert write_report(str(run.folder)) == run.folder / "report.html"
+    assert report(str(run.folder)) == run.folder / "report.html"

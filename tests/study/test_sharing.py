@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 
 from floatscope.errors import UserError
-from floatscope.study.reporting import tables_text, write_report
+from floatscope.study.reporting import report, tables_text
 from floatscope.study.sharing import pull_run, push_run
 from floatscope.study.store import Run
 
@@ -67,7 +67,7 @@ def hub(tmp_path, monkeypatch):
 
 def test_a_run_comes_back_as_it_was_pushed(outcome, hub, tmp_path):
     run = Run(outcome.run.folder)
-    write_report(run)
+    report(run)
     assert push_run(run, "me/small") == "imitation/me/small"
     names = {path.name for path in hub.iterdir()}
     assert {"README.md", "study.toml", "manifest.json", "results.sqlite", "traces", "report.html"} <= names
@@ -79,7 +79,7 @@ def test_a_run_comes_back_as_it_was_pushed(outcome, hub, tmp_path):
     for old, new in zip(run.traces(control=None), back.traces(control=None), strict=True):
         assert old.read_bytes() == new.read_bytes()
     assert not (tmp_path / "back" / "report.html").exists()
-    assert write_report(back).is_file()
+    assert report(back).is_file()
 
 
 @pytest.mark.usefixtures("hub")

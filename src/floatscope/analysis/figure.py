@@ -77,7 +77,7 @@ class Figure:
     def save(self, stem: str | Path, formats: Sequence[str] = ("svg",), theme: Theme = "light") -> list[Path]:
         """Write `stem.svg` and so on, in a folder that is made if needed.
 
-        For a page that reacts to the reader see `floatscope.report.page.figure_page`.
+        For a page that reacts to the reader see `floatscope.reports.page.figure_page`.
         """
         paths = []
         for name in formats:

@@ -62,7 +62,7 @@ def analyze(
     from floatscope.analysis.reading import find_traces, of_conditions, split_controls
     from floatscope.files import replace_text
     from floatscope.registry import load_object
-    from floatscope.report.page import figure_page
+    from floatscope.reports.page import figure_page
 
     options = Options(detector, normalisation, seed)
     settings: dict[str, Any] = {} if alpha is None else {"alpha": alpha}
@@ -129,7 +129,7 @@ def view(*traces: Path, out: Path | None = None) -> int:
     out
         The page; default: in this folder, called as the first trace.
     """
-    from floatscope.report.view import show
+    from floatscope.reports.view import show
     from floatscope.traces import Trace
 
     if not traces:

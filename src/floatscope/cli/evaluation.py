@@ -167,7 +167,7 @@ def failures(
     out
         A .csv or .parquet file to write the answers to, instead of printing them.
     """
-    from floatscope.report.answers import failures_text, write_units
+    from floatscope.reports.answers import failures_text, write_units
     from floatscope.study.failures import chosen, counts, unit_frame
     from floatscope.study.store import Run
 

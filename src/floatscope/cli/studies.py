@@ -189,11 +189,11 @@ def merge(run: Path, /, *, workers: int = 1) -> int:
         Processes that share the analyses.
     """
     from floatscope.study.merging import merge_shares
-    from floatscope.study.reporting import tables_text, write_report
+    from floatscope.study.reporting import report, tables_text
 
     with _bar() as notify:
         merged = merge_shares(run, workers=workers, notify=notify).run
-    path = write_report(merged)
+    path = report(merged)
     print(f"floatscope: open {path} in a browser", file=sys.stderr)
     print(tables_text(merged, "markdown"), flush=True)
     return exit_code(merged)
@@ -211,11 +211,11 @@ def report(run: Path, /) -> int:
     run
         The run folder.
     """
-    from floatscope.study.reporting import write_report
+    from floatscope.study.reporting import report
     from floatscope.study.store import Run
 
     found = Run(run)
-    print(write_report(found))
+    print(report(found))
     return exit_code(found)
 
 
@@ -322,7 +322,7 @@ def run_shown(study: Study, folder: Path, retry: bool, division: Division, repor
     One that is stopped by the keyboard, or asked to end, ends in a sentence on how to go on.
     """
     from floatscope.study.estimating import expected_trace_bytes
-    from floatscope.study.reporting import tables_text, write_report
+    from floatscope.study.reporting import report, tables_text
     from floatscope.study.running import run_study
 
     if traced := len(study.models) * sum(cell.traces for task in study.tasks for cell in study.cells(task)):
@@ -355,7 +355,7 @@ def run_shown(study: Study, folder: Path, retry: bool, division: Division, repor
         told = f"{len(kept)} traces ({sum(kept) / 1e6:,.1f} MB) are in {outcome.run.folder / 'traces'}"
         print(one_line(f"floatscope: {told}: floatscope analyze drift {outcome.run.folder}"), file=sys.stderr)
     if report:  # before the tables: whoever reads those may end this process
-        path = write_report(outcome.run)
+        path = report(outcome.run)
         print(f"floatscope: open {path} in a browser", file=sys.stderr)
     print(tables_text(outcome.run, "markdown"), flush=True)
     return exit_code(outcome.run)

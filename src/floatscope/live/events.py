@@ -28,7 +28,7 @@ from floatscope.models.model import Model
 from floatscope.probe.edits import Edit
 from floatscope.qa.metrics import accuracy
 from floatscope.qa.prompts import build_canvas, build_prompt, unknown_tokens
-from floatscope.report.player import DETECTOR, canvas_data, commits_data, named_regions, run_data, step_data
+from floatscope.reports.player import DETECTOR, canvas_data, commits_data, named_regions, run_data, step_data
 from floatscope.tracing import trace
 
 

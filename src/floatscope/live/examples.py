@@ -10,7 +10,7 @@ from floatscope.live.requests import GAP
 from floatscope.models.shipped import UNTRAINED
 from floatscope.qa.samples import Sample
 from floatscope.qa.world import World
-from floatscope.report.markup import asset
+from floatscope.reports.markup import asset
 
 TWINS = ("twin-llada", "twin-dream", "twin-arm")
 _EACH = 6

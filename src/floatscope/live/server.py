@@ -28,13 +28,13 @@ from floatscope.live.examples import is_twin, sample_groups
 from floatscope.live.jobs import JobQueue, LiveJob
 from floatscope.live.requests import LIMITS, Limits, Refused, read_request
 from floatscope.models.model import Model
-from floatscope.report.markup import asset
+from floatscope.reports.markup import asset
 
 FILES = {
     "/": ("live.html", "live"),
     **{f"/{name}": (name, "live") for name in ("live.css", "live.js")},
-    **{f"/{name}": (name, "report") for name in ("components.css", "page.css")},
-    **{f"/{name}": (name, "report") for name in ("theme.js", "run.js", "canvas.js", "player.js", "film.js")},
+    **{f"/{name}": (name, "reports") for name in ("components.css", "page.css")},
+    **{f"/{name}": (name, "reports") for name in ("theme.js", "run.js", "canvas.js", "player.js", "film.js")},
 }
 """Every file that is served, by its path; the names are fixed here, never taken from a request."""
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript"}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from floatscope.errors import UserError
-from floatscope.report.tables import Table, markdown, plain
+from floatscope.reports.tables import Table, markdown, plain
 from floatscope.statistics import mcnemar, paired_difference
 from floatscope.study.store import STUDY_FILE, Run
 

@@ -18,7 +18,7 @@ from floatscope.qa.stressors import BASELINES, STRESSORS, Condition
 from floatscope.qa.tasks import PASSAGES, WORLD
 from floatscope.qa.world import KINDS
 from floatscope.registry import did_you_mean
-from floatscope.report.rules import Rule
+from floatscope.reports.rules import Rule
 from floatscope.study import attributions as attributions  # their rows of the registry
 from floatscope.study import donors as donors
 from floatscope.study import interventions as interventions

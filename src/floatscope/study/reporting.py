@@ -1,4 +1,4 @@
-"""From a run to its texts and its report.html: gathers what they show. Drawing is left to `floatscope.report`."""
+"""From a run to its texts and its report.html: gathers what they show. Drawing is left to `floatscope.reports`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from floatscope.analysis.results import Result
 from floatscope.files import replace_text
-from floatscope.report.page import Content, build_page
-from floatscope.report.sentences import summary_sentences
-from floatscope.report.sources import source_tables
-from floatscope.report.tables import markdown, patches, write_tables
+from floatscope.reports.page import Content, build_page
+from floatscope.reports.sentences import summary_sentences
+from floatscope.reports.sources import source_tables
+from floatscope.reports.tables import markdown, patches, write_tables
 from floatscope.study.analyses import missing_analyses, read_analyses
 from floatscope.study.failures import unit_frame
 from floatscope.study.plan import UNTRAINED
@@ -40,7 +40,7 @@ def tables_text(run: Run, form: str) -> str:
     return f"{marks.get(form, '')}{text}" if said else text
 
 
-def write_report(run: Run | str | Path, results: Mapping[str, Result] | None = None) -> Path:
+def report(run: Run | str | Path, results: Mapping[str, Result] | None = None) -> Path:
     """Write report.html into a run's folder, in one move, and give its path.
 
     results: analyses of its traces by name; default: those that the run has.

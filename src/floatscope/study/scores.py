@@ -1,7 +1,7 @@
 """All scores of a run in one long table, from its results alone: scores, guesses, gains from documents, differences.
 
 No times, paths or machine names, so that a run that was resumed gives the same bytes as one that was not. Texts,
-tables and curves are made of it by `floatscope.report`.
+tables and curves are made of it by `floatscope.reports`.
 """
 
 from __future__ import annotations

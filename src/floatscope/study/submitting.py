@@ -11,7 +11,7 @@ from floatscope.errors import UserError
 from floatscope.study.division import SHARES, Division, Resources
 from floatscope.study.merging import merge_shares
 from floatscope.study.plan import Study
-from floatscope.study.reporting import write_report
+from floatscope.study.reporting import report
 from floatscope.study.running import refuse_other_shares, run_study
 
 LOGS = "slurm"
@@ -40,7 +40,7 @@ class ShareJob:
 def merge_and_report(folder: Path, workers: int) -> str:
     """The job after the array."""
     run = merge_shares(folder, workers=workers).run
-    return str(write_report(run))
+    return str(report(run))
 
 
 def submit(study: Study, folder: Path, shares: int, resources: Resources, cluster: str = "slurm") -> list[Any]:

@@ -9,8 +9,8 @@ import pytest
 
 from floatscope.analysis.anchors import detect
 from floatscope.canvas import Region
-from floatscope.report import player
-from floatscope.report.markup import script_json
+from floatscope.reports import player
+from floatscope.reports.markup import script_json
 from tests.traces.full_matrices import committing_row, full_run, row_groups, to_trace
 
 

@@ -7,7 +7,7 @@ import polars as pl
 
 from floatscope.analysis.drawing import Plot, arrange, cells, dots
 from floatscope.analysis.figure import Figure, interval_text, number_text
-from floatscope.report.tables import Table
+from floatscope.reports.tables import Table
 
 MEASURES = {
     "top_gold": "top document is gold",

@@ -3,9 +3,9 @@
 import pytest
 
 from floatscope.analysis.palette import MODELS
-from floatscope.report.curves import stress_curves, stress_figure
+from floatscope.reports.curves import stress_curves, stress_figure
 from tests.analysis.scenes import scenes
-from tests.report.making import score_row, score_table
+from tests.reports.making import score_row, score_table
 
 AXIS = "place of the gold document"
 

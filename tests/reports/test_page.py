@@ -16,12 +16,12 @@ import pytest
 from floatscope.analysis import ANALYSES
 from floatscope.analysis.drawing import csv_text
 from floatscope.analysis.figure import Figure
-from floatscope.report.cards import drawing_library, figure_card
-from floatscope.report.curves import stress_curves, stress_figure
-from floatscope.report.markup import asset
-from floatscope.report.page import Content, build_page, figure_page, page_figures, trace_pictures
+from floatscope.reports.cards import drawing_library, figure_card
+from floatscope.reports.curves import stress_curves, stress_figure
+from floatscope.reports.markup import asset
+from floatscope.reports.page import Content, build_page, figure_page, page_figures, trace_pictures
 from tests.analysis.scenes import scenes
-from tests.report.making import MODELS, made_content, made_results, made_scores, made_traces
+from tests.reports.making import MODELS, made_content, made_results, made_scores, made_traces
 
 pytestmark = pytest.mark.slow
 

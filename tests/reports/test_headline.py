@@ -2,8 +2,8 @@
 
 import re
 
-from floatscope.report.headline import headline_html
-from tests.report.making import score_row, score_table
+from floatscope.reports.headline import headline_html
+from tests.reports.making import score_row, score_table
 
 
 def made():

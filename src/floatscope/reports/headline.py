@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import polars as pl
 from markupsafe import Markup
 
-from floatscope.report.markup import render
-from floatscope.report.tables import AVERAGE
+from floatscope.reports.markup import render
+from floatscope.reports.tables import AVERAGE
 
 
 def headline_html(scores: pl.DataFrame, models: Sequence[str]) -> Markup:

@@ -18,7 +18,7 @@ from floatscope.analysis.flow import gold_label
 from floatscope.analysis.results import Options
 from floatscope.analysis.step_map import exchanged
 from floatscope.canvas import ANSWER, BOS, QUERY, SCAFFOLD, Region, positions, regions_from_labels
-from floatscope.report.markup import asset, render
+from floatscope.reports.markup import asset, render
 from floatscope.token_text import plain_text, text_class
 from floatscope.traces import Trace
 from floatscope.traces.trace import array_shape

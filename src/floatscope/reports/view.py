@@ -5,9 +5,9 @@ from pathlib import Path
 
 from floatscope.errors import UserError
 from floatscope.files import replace_text, write_errors
-from floatscope.report.markup import asset
-from floatscope.report.page import document
-from floatscope.report.player import player_data, traces_html
+from floatscope.reports.markup import asset
+from floatscope.reports.page import document
+from floatscope.reports.player import player_data, traces_html
 from floatscope.traces import Trace
 
 

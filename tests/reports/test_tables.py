@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from floatscope.errors import UserError
-from floatscope.report.tables import write_tables
-from tests.report.making import score_row, score_table
+from floatscope.reports.tables import write_tables
+from tests.reports.making import score_row, score_table
 
 NAMED = "guess: me_2"
 NOTES = {"documents": ["n = 2 to 4 samples per cell."], "stress": ["n = 3 samples per cell."]}

@@ -18,15 +18,15 @@ from floatscope.analysis import ANALYSES, draw, draw_traces
 from floatscope.analysis.drawing import csv_text
 from floatscope.analysis.figure import Figure, Theme
 from floatscope.analysis.results import Result
-from floatscope.report.answers import samples_data
-from floatscope.report.cards import UNTRAINED, drawing_library, figure_card
-from floatscope.report.curves import edit_curves, edit_figure, patch_figure, stress_curves, stress_figure
-from floatscope.report.headline import headline_html
-from floatscope.report.markup import asset, render
-from floatscope.report.player import player_data
-from floatscope.report.rules import Rule
-from floatscope.report.sources import source_figure, source_tables
-from floatscope.report.tables import readings
+from floatscope.reports.answers import samples_data
+from floatscope.reports.cards import UNTRAINED, drawing_library, figure_card
+from floatscope.reports.curves import edit_curves, edit_figure, patch_figure, stress_curves, stress_figure
+from floatscope.reports.headline import headline_html
+from floatscope.reports.markup import asset, render
+from floatscope.reports.player import player_data
+from floatscope.reports.rules import Rule
+from floatscope.reports.sources import source_figure, source_tables
+from floatscope.reports.tables import readings
 from floatscope.traces import Trace
 
 _ANSWERS = ("all", "right", "wrong")

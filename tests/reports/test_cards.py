@@ -10,7 +10,7 @@ import pytest
 
 from floatscope.analysis.drawing import arrange, cells, lines
 from floatscope.analysis.figure import Figure
-from floatscope.report.cards import figure_card
+from floatscope.reports.cards import figure_card
 
 
 def panel(name: str, width: int = 200, height: int = 100, **more) -> dict:

@@ -6,9 +6,9 @@ import re
 import polars as pl
 import pytest
 
-from floatscope.report.sources import MEASURES, source_figure, source_tables
-from floatscope.report.tables import markdown
-from tests.report.making import MODELS, made_attribution
+from floatscope.reports.sources import MEASURES, source_figure, source_tables
+from floatscope.reports.tables import markdown
+from tests.reports.making import MODELS, made_attribution
 
 
 def test_tables_have_every_method_by_measure_and_one_guess():

@@ -7,7 +7,7 @@ from functools import cache
 import polars as pl
 
 from floatscope.analysis import ANALYSES, Controls, Options, Result, analyze
-from floatscope.report.page import Content
+from floatscope.reports.page import Content
 from floatscope.traces import Trace
 from tests.traces.full_matrices import full_run, to_trace
 

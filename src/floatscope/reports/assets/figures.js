@@ -1,5 +1,5 @@
 // Figures: charts drawn by Vega when they come near, a legend that switches marks, SVG and CSV to save, a table of the numbers.
-// report/cards.py has laid out the room for every panel. Expressions are interpreted, never evaluated: the page's policy forbids eval.
+// reports/cards.py has laid out the room for every panel. Expressions are interpreted, never evaluated: the page's policy forbids eval.
 (() => {
   const floatscope = (window.floatscope = window.floatscope || {});
   if (floatscope.Figure) return;

@@ -10,7 +10,7 @@ from floatscope.analysis.drawing import csv_text
 from floatscope.analysis.results import write_table
 from floatscope.errors import UserError
 from floatscope.files import replace_text
-from floatscope.report.tables import Table, markdown, plain
+from floatscope.reports.tables import Table, markdown, plain
 
 _CASE = ["task", "condition", "sample"]
 

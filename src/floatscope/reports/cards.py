@@ -17,7 +17,7 @@ from floatscope.analysis.drawing import csv_text
 from floatscope.analysis.figure import VEGA_LITE, Figure
 from floatscope.analysis.palette import DARK
 from floatscope.cache import cached
-from floatscope.report.markup import render
+from floatscope.reports.markup import render
 
 Spec = Mapping[str, Any]
 _AXES = 46

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from floatscope.errors import UserError
-from floatscope.report.answers import failures_text, samples_data, write_units
+from floatscope.reports.answers import failures_text, samples_data, write_units
 
 
 def answer(model, sample, prediction, accuracy, condition="documents/2", **rest):

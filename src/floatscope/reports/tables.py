@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from floatscope.errors import UserError
-from floatscope.report.rules import Rule, verdicts
+from floatscope.reports.rules import Rule, verdicts
 
 FORMS = ("markdown", "latex", "csv")
 AVERAGE = "Avg"

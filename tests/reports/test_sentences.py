@@ -4,8 +4,8 @@ import polars as pl
 import pytest
 
 from floatscope.analysis import Result
-from floatscope.report.sentences import summary_sentences
-from tests.report.making import score_row, score_table
+from floatscope.reports.sentences import summary_sentences
+from tests.reports.making import score_row, score_table
 
 KINDS = {"m": "mdm", "a": "arm"}
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 
 @cache
-def asset(name: str, room: str = "report") -> str:
+def asset(name: str, room: str = "reports") -> str:
     """The text of a file among the assets of a room: a template, CSS or JavaScript."""
     return files(f"floatscope.{room}").joinpath("assets", name).read_text(encoding="utf-8")
 
