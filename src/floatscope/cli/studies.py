@@ -110,7 +110,7 @@ def study(
         return _check(plan)
     if dry_run or estimate:
         return _estimate(plan, timed=estimate)
-    return run_shown(plan, out or Path("runs") / plan.name, retry, where.division, report=True)
+    return run_shown(plan, out or Path("runs") / plan.name, retry, where.division, wants_report=True)
 
 
 def _plan(study: str, limit: int | None, needs_data: bool, **given: int | None) -> Study:
@@ -316,7 +316,7 @@ def refuse_unknown_models(plan: Study) -> None:
         refuse_unknown(model.source)
 
 
-def run_shown(study: Study, folder: Path, retry: bool, division: Division, report: bool = False) -> int:
+def run_shown(study: Study, folder: Path, retry: bool, division: Division, wants_report: bool = False) -> int:
     """Run a study with a progress bar, write its report if it is wanted, print its tables; the exit code.
 
     One that is stopped by the keyboard, or asked to end, ends in a sentence on how to go on.
@@ -354,7 +354,7 @@ def run_shown(study: Study, folder: Path, retry: bool, division: Division, repor
     if kept := [path.stat().st_size for path in outcome.run.traces(control=None) if path.is_file()]:
         told = f"{len(kept)} traces ({sum(kept) / 1e6:,.1f} MB) are in {outcome.run.folder / 'traces'}"
         print(one_line(f"floatscope: {told}: floatscope analyze drift {outcome.run.folder}"), file=sys.stderr)
-    if report:  # before the tables: whoever reads those may end this process
+    if wants_report:  # before the tables: whoever reads those may end this process
         path = report(outcome.run)
         print(f"floatscope: open {path} in a browser", file=sys.stderr)
     print(tables_text(outcome.run, "markdown"), flush=True)
