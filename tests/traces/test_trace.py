@@ -236,7 +236,7 @@ def test_what_a_trace_lacks_is_told_with_what_there_is():
     with pytest.raises(AttributeError, match="a Trace has no 'recieved': did you mean 'received'"):
         _ = trace.recieved
     bare = to_trace(full_run(), arrays={"seen_by": trace.seen_by})
-    with pytest.raises(UserError, match="'received' of the trace of 'tiny-mdm' was not kept; trace again.$"):
+    with pytest.raises(UserError, match=r"'received' of the trace of 'tiny-mdm' was not kept; trace again\.$"):
         _ = bare.received
     assert (bare.layers, bare.texts_or_ids[-1]) == (3, " Ann")
     with pytest.raises(UserError, match="has the axis 'step'"):
