@@ -445,6 +445,8 @@ def test_metadata_comes_back_from_the_file_as_it_was(tmp_path):
     ("metadata", "sentence"),
     [
         ([{}], "metadata has 1 entries for 2 prompts"),
+        ([{}, {}, {}], "metadata has 3 entries for 2 prompts"),
+        ([{}, "b"], "metadata should be a table of names and values, or a list of them"),
         ("ab", "metadata should be a table"),
         ({"answers": {1, 2}}, r"\{1, 2\} cannot be stored: a trace's file holds texts"),
         ({("a", 1): 2}, "keys must be str.*a trace's file holds texts"),

@@ -248,3 +248,25 @@ def test_an_array_without_names_is_told(tmp_path):
     np.save(tmp_path / "x.npy", np.eye(3))
     with pytest.raises(UserError, match="is an npy and no npz"):
         import_reference(tmp_path / "x.npy")
+
+
+def test_causal_matrices_of_steps_are_those_of_a_model_that_denoises(tmp_path):
+    """Each step has a matrix of its own, over all rows."""
+    found = matrices(3, 2, causal=True)
+    np.savez(tmp_path / "c.npz", **{f"step_{step}_layer_0_attention_avg": found[step] for step in range(2)})
+    trace = import_reference(tmp_path / "c.npz", prompt_length=PROMPT)
+    assert (trace.kind, trace.visibility, trace.steps) == ("mdm", "causal", 2)
+    np.testing.assert_allclose(trace.received[:, 0], found.mean(axis=1), rtol=1e-6)
+    assert trace.seen_by.tolist() == [list(range(TOKENS, 0, -1))]
+
+
+def test_steps_of_which_one_does_not_tell_its_canvas_have_no_commits(tmp_path):
+    _, members = step_members()
+    del members["step_5_sequence"]
+    np.savez(tmp_path / "s.npz", **members, answer_tokens=np.array([1, 2, 3]))
+    trace = import_reference(tmp_path / "s.npz", prompt_length=PROMPT)
+    assert (trace.commit_step.tolist(), trace.canvas.tolist()) == ([-1, -1, -1], [5, 6, 7, 8, 9, 4, 0, 0, 0])
+    for step in range(12):
+        members.pop(f"step_{step}_sequence", None)
+    np.savez(tmp_path / "s.npz", **members, answer_tokens=np.array([1, 2, 3]))
+    assert import_reference(tmp_path / "s.npz", prompt_length=PROMPT).canvas.tolist() == [-1] * 9  # of which step?
