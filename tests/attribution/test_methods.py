@@ -322,6 +322,7 @@ def test_without_sentences_a_document_s_score_is_shared_by_its_tokens():
     assert found.by_token.spread and not explain(case, "leave_one_out", sentences=True).by_token.spread
     assert not found.tokens[[*range(4), *range(13, 17)]].any()
     assert found.sentence_spans == SENTENCES and found.support is None
+    assert not explain(case, "attention").tokens[[*range(4), *range(13, 17)]].any()
 
 
 def test_sequences_are_run_in_batches_of_no_more_than_so_many(monkeypatch):
