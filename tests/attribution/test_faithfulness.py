@@ -147,6 +147,10 @@ def test_each_model_task_and_condition_has_rows_of_its_own_and_an_unknown_score_
     counts = table.filter(condition="d", method="leave_one_out", measure="top_gold")
     assert dict(counts.select("answers", "n").iter_rows()) == {"all": 4, "wrong": 4}
     assert table.filter(condition="d", measure="auroc").is_empty()  # all are wrong
+    fifth = rows(False)
+    fifth[1]["support"] = None  # of one answer alone it is not known
+    known = faithfulness(fifth).filter(method="support", measure="auroc")
+    assert known.select("value", "n").row(0) == (1.0, 3)
     signals = table.filter(model="n", measure="auroc")
     assert dict(signals.select("method", "value").iter_rows()) == {"confidence": 1.0, "entropy": 1.0}
     assert signals["n"].to_list() == [4, 4] and signals["guess"].to_list() == [0.5, 0.5]

@@ -428,3 +428,17 @@ def test_the_best_heads_of_a_table_are_those_of_one_score(tmp_path):
     assert read_heads(tmp_path / "heads.parquet", "a", 2, "copy") == [(1, 0), (2, 0)]
     with pytest.raises(fs.UserError, match="No retrieval heads of b are given"):
         read_heads(tmp_path / "heads.parquet", "b")
+
+
+def test_words_of_the_question_break_ties():
+    """Three words are asked for, of which the second document has two; no word of the answer is in either."""
+    case = case_of("llada")
+    ids = case.canvas.ids.copy()
+    ids[4:13] = 91
+    ids[[8, 12]] = ids[1], ids[3]
+    answer = case.generation.canvas.copy()
+    answer[case.generation.slots] = [92, 93, 94, 92]
+    canvas, generation = replace(case.canvas, ids=ids), replace(case.generation, canvas=answer)
+    found = explain(Case(case.model, PROMPT, canvas, generation, case.sampler, 3), "lexical")
+    assert len({*ids[1:4].tolist()}) == 3
+    np.testing.assert_allclose(found.documents, [0, 2 / 3 / 4])
