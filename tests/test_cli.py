@@ -414,3 +414,39 @@ def test_a_printed_table_fits_the_terminal(width):
     shown = [name.strip() for name in re.findall(r"column \d+", lines[1])]
     left = re.findall(r"column \d+", " ".join(lines[14:]))
     assert shown + left == [f"column {k}" for k in range(12)] and "0.123" in lines[2]
+
+
+def test_each_layer_shows_what_received_most_at_its_first_and_last_step(monkeypatch, capsys, tmp_path):
+    from floatscope.cli.loaded import _show_trace
+    from tests.traces.full_matrices import full_run, to_trace
+
+    trace = to_trace(full_run())
+    open_slot = int(trace.slots[trace.commit_step.argmax()])  # still masked in the last forward
+    filled = int(trace.slots[trace.commit_step.argmin()])
+    received = trace.arrays["received"] * 0
+    received[0, :, 5], received[0, 1, 9] = 0.5, 0.625
+    received[-1, 0, open_slot], received[-1, 1, filled], received[-1, 2, 4] = 0.4, 0.3, 0.25
+    trace = to_trace(full_run(), arrays={**trace.arrays, "received": received})
+    monkeypatch.setenv("COLUMNS", "200")
+    _show_trace(trace, trace.save(tmp_path / "t.safetensors"))
+    shown = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if line.startswith("│")]
+    assert rows == [
+        ["0", "' Paris' at 5: 50.0%", f"still masked at {open_slot}: 40.0%"],
+        ["1", "' king' at 9: 62.5%", f"' Ann' at {filled}: 30.0%"],
+        ["2", "' Paris' at 5: 50.0%", "'\\n' at 4: 25.0%"],
+    ]
+    assert "tiny-mdm: 4 steps x 3 layers x 15 tokens" in shown and "(0.0" in shown and " MB)" in shown
+
+
+def test_texts_for_a_terminal():
+    from floatscope.cli.explaining import one_line_kept
+    from floatscope.cli.shared import LoadFlags, given, one_line, printable
+
+    assert printable("a\x1b[31mb\tc\n") == "a\ufffd[31mb\tc\n" and one_line(" a\n\tb  c ") == "a b c"
+    kept = ("  a ", "a", " ", "\nb c\n")
+    assert [one_line_kept(text) for text in kept] == [" a ", "a", " ", " b c "]
+    flags = LoadFlags(family="llada", mask_id=0, block_size=4)
+    expected = {"revision": None, "family": "llada", "dtype": None, "device": None, "mask_id": 0, "block": 4}
+    assert flags.how == expected
+    assert given(None) == {} and given(flags) == {"family": "llada", "mask_id": 0, "block_size": 4}

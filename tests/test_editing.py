@@ -135,6 +135,78 @@ def test_an_arm_is_edited_in_the_rows_of_the_step_and_its_cached_rows_stay():
         np.testing.assert_allclose(trace.received[-1, layer, :last], found.mean((0, 1)), atol=1e-5)
 
 
+ROWS = [14, 15]  # those that steps 2 and 3 compute after a prompt of 13 tokens
+
+
+def scaled(attention, factor):
+    found = attention.copy()
+    found[:, ROWS, 4:8] *= factor
+    return found
+
+
+def biased(scores, bias):
+    found = scores.copy()
+    found[:, ROWS, 4:8] += bias
+    return softmax(found)
+
+
+def with_sink(scores):
+    found = softmax(scores)
+    wider = np.concatenate([scores, np.zeros((*scores.shape[:2], 1))], -1)
+    found[:, ROWS] = softmax(wider)[:, ROWS, :-1]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("edit", "change"),
+    [
+        (fs.Edit("zero", keys="doc 1", steps="2-3"), lambda scores: scaled(softmax(scores), 0)),
+        (fs.Edit("scale", keys="doc 1", factor=3.0, steps="2-3"), lambda scores: scaled(softmax(scores), 3)),
+        (
+            fs.Edit("scale", keys="doc 1", factor=3.0, when="before", steps="2-3"),
+            lambda scores: biased(scores, np.log(3)),
+        ),
+        (fs.Edit("sink", steps="2-3"), with_sink),
+    ],
+)
+def test_an_arm_s_rows_of_a_step_are_changed_and_no_others(edit, change):
+    model = tiny_model("llama")
+    trace = fs.trace(model, PROMPTS[0], fs.AutoregressiveSampler(length=5), edits=[edit])
+    logits, attention = run_edited(model, trace.canvas[:-1], lambda layer, scores: change(scores))
+    assert logits[12:].argmax(-1).tolist() == trace.canvas[13:].tolist()
+    for layer, found in enumerate(attention):
+        np.testing.assert_allclose(trace.received[-1, layer, :17], found.mean((0, 1)), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [fs.Edit("heads", heads="0.1, 1.2", to_mean=True)],
+        [fs.Edit("heads", heads="0.1", to_mean=True, rows="query"), fs.Edit("heads", heads="1.3", factor=0.5)],
+    ],
+)
+def test_the_mean_of_an_arm_s_head_is_over_the_rows_of_one_step(edits):
+    """The prompt's rows are computed together; a row of the answer is alone, and its own mean."""
+    model = tiny_model("llama")
+    trace = fs.trace(model, PROMPTS[0], fs.AutoregressiveSampler(length=5), edits=edits)
+
+    def after(layer, output):
+        found = output.copy()
+        if layer == 0:
+            rows = slice(1, 4) if len(edits) > 1 else slice(13)
+            found[rows, 1] = output[:13, 1].mean(0)
+        elif layer == 1 and len(edits) > 1:
+            found[:, 3] /= 2
+        elif layer == 1:
+            found[:13, 2] = output[:13, 2].mean(0)
+        return found
+
+    logits, attention = run_edited(model, trace.canvas[:-1], lambda layer, scores: softmax(scores), after)
+    assert logits[12:].argmax(-1).tolist() == trace.canvas[13:].tolist()
+    for layer, found in enumerate(attention):
+        np.testing.assert_allclose(trace.received[-1, layer, :17], found.mean((0, 1)), atol=1e-5)
+
+
 def test_what_is_drawn_by_chance_is_drawn_anew_in_every_layer_and_step():
     model = tiny_model("llada")
     trace = fs.trace(model, PROMPTS[1], model.sampler(length=6), edits=[fs.Edit("zero", keys="random(3)")])

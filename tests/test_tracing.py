@@ -462,6 +462,8 @@ def test_metadata_comes_back_from_the_file_as_it_was(tmp_path):
     ("metadata", "sentence"),
     [
         ([{}], "metadata has 1 entries for 2 prompts"),
+        ([{}, {}, {}], "metadata has 3 entries for 2 prompts"),
+        ([{}, "b"], "metadata should be a table of names and values, or a list of them"),
         ("ab", "metadata should be a table"),
         ({"answers": {1, 2}}, r"\{1, 2\} cannot be stored: a trace's file holds texts"),
         ({("a", 1): 2}, "keys must be str.*a trace's file holds texts"),
@@ -560,3 +562,49 @@ def test_tokens_that_are_revised_and_withdrawn_are_traced(name):
                 close(trace.received[step, number], expected["received"], "received")
                 close(trace.head_attention[step, number], expected["head_attention"], "head_attention")
                 assert trace.group_rows[step].tolist() == expected["group_rows"].tolist()
+
+
+def test_prompts_whose_canvases_differ_keep_what_is_theirs():
+    """Under blocks of four, prompts of 5, 8 and 9 tokens have 3, 4 and 3 slots: they run apart and come in order."""
+    model = tiny_model("sdar")
+    sampler = fs.ThresholdSampler(3, order="random", tokens_per_step=1, whole_blocks=True)
+    prompts = [list(range(3, 3 + length)) for length in (5, 8, 9)]
+    edits = [[fs.Edit("block", keys="1")], [], [fs.Edit("zero", keys="2-3"), fs.Edit("sink")]]
+    for seeds in ((7, 8, 9), np.array([7, 8, 9])):
+        told = [{"sample": name} for name in "abc"]
+        found = fs.trace(model, prompts, sampler, seeds=seeds, metadata=told, edits=edits)
+        assert [len(trace.slots) for trace in found] == [3, 4, 3]
+        assert [trace.metadata["sample"] for trace in found] == ["a", "b", "c"]
+        assert [trace.seed for trace in found] == [7, 8, 9]
+        assert [[edit["op"] for edit in trace.edits] for trace in found] == [["block"], [], ["zero", "sink"]]
+    for prompt, seed, own, trace in zip(prompts, (7, 8, 9), edits, found, strict=True):
+        alone = fs.trace(model, prompt, sampler, seeds=[seed], edits=own)
+        assert alone.canvas.tolist() == trace.canvas.tolist()
+        assert alone.commit_step.tolist() == trace.commit_step.tolist()
+        np.testing.assert_allclose(alone.received, trace.received, atol=1e-5)
+    for one in fs.trace(model, prompts, sampler, metadata={"task": "t"}, edits=[fs.Edit("sink")], keep=["received"]):
+        assert one.metadata["task"] == "t" and len(one.edits) == 1 and one.keep == "received"
+
+
+def test_steps_are_told_before_what_they_received():
+    told = []
+    fs.trace(
+        tiny_model("llada"), [5, 6, 7], fs.LLaDASampler(steps=2, length=2),
+        on_received=lambda step, seen: told.append(("received", step.index, seen[0].shape)),
+        on_step=lambda step: told.append(("step", step.index)),
+    )  # fmt: skip
+    assert told == [("step", 0), ("received", 0, (3, 5)), ("step", 1), ("received", 1, (3, 5))]
+    heard = []
+    fs.trace(tiny_model("llama"), [5, 6, 7], fs.AutoregressiveSampler(2), on_step=lambda step: heard.append(step.index))
+    assert heard == [0, 1]
+
+
+def test_texts_of_tokens_that_came_by_are_kept_beside_those_that_stayed():
+    """Tokens that were likely or stood in a slot and are not on the canvas, each by its id, with its own text."""
+    model = fs.load("twin-llada", check=False)
+    trace = fs.trace(model, fs.build_prompt(model, "Who founded Nordwind?", []), model.sampler(length=3, steps=3))
+    likely = {*trace.candidate_tokens.ravel().tolist()} - {-1}
+    passing = trace.metadata["passing_texts"]
+    assert {*map(int, passing)} == likely - {*trace.canvas.tolist()}
+    assert [*passing.values()] == model.tokenizer.convert_ids_to_tokens([*map(int, passing)])
+    assert trace.metadata["prediction"] == model.text(trace.answer)

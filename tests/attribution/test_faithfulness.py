@@ -115,3 +115,55 @@ def test_tokens_are_measured_by_the_step_at_which_they_committed():
     assert faithfulness([row]).drop_nulls("step").filter(measure="top_gold")["value"].to_list() == [1.0, 0.0]
     del one["commits"], one["steps"]
     assert faithfulness([row])["step"].is_null().all()  # a run from before steps were kept
+
+
+def test_whole_runs_are_a_reference_of_their_own():
+    methods = {"leave_one_out": scores(3, 2, 1), "leave_one_out_rerun": scores(1, 2, 3), "attention": scores(2, 3, 1)}
+    found = measures(record(methods), methods)
+    assert found["attention", "rank"][0] == pytest.approx(0.5) and found["attention", "rank_rerun"][0] == pytest.approx(
+        -0.5
+    )
+    assert found["leave_one_out", "rank_rerun"][0] == found["leave_one_out_rerun", "rank"][0] == pytest.approx(-1)
+    assert ("leave_one_out_rerun", "rank_rerun") not in found
+
+
+def test_tied_documents_are_hidden_in_their_order_and_all_of_them_never():
+    told = [1.0, 5.0, 2.0, 8.0]  # of (0,), (1,), (0, 1) and so on, for two documents
+    assert removal(np.array([1.0, 1.0]), told[:3]) == (1.0, 3.0)
+    methods = {"a": scores(1, 2)}
+    two = record(methods, gold=(0, 1), stands=(0, 1), falls=told[:3])
+    assert measures(two, methods)["a", "removal"] == (5.0, 3.0)
+    one = record({"a": scores(1)}, gold=(1,), stands=(1,), falls=[4.0])
+    assert ("a", "removal") not in measures(one, one["methods"])
+
+
+def test_each_model_task_and_condition_has_rows_of_its_own_and_an_unknown_score_is_wrong():
+    own = rows(False)
+    other = [one | {"condition": "d", "accuracy": None} for one in rows(False)]
+    third = [one | {"model": "n", "support": None, "confidence": float(one["number"])} for one in rows(False)]
+    table = faithfulness([*own, *other, *third])
+    first = table.filter(model="m", condition="c").drop("condition")
+    assert first.equals(faithfulness(own).drop("condition"))
+    counts = table.filter(condition="d", method="leave_one_out", measure="top_gold")
+    assert dict(counts.select("answers", "n").iter_rows()) == {"all": 4, "wrong": 4}
+    assert table.filter(condition="d", measure="auroc").is_empty()  # all are wrong
+    fifth = rows(False)
+    fifth[1]["support"] = None  # of one answer alone it is not known
+    known = faithfulness(fifth).filter(method="support", measure="auroc")
+    assert known.select("value", "n").row(0) == (1.0, 3)
+    signals = table.filter(model="n", measure="auroc")
+    assert dict(signals.select("method", "value").iter_rows()) == {"confidence": 1.0, "entropy": 1.0}
+    assert signals["n"].to_list() == [4, 4] and signals["guess"].to_list() == [0.5, 0.5]
+
+
+def test_the_mean_and_guess_of_a_measure_are_over_the_answers_that_have_it():
+    methods = {"a": scores(2, 1, 0)}
+    made = [
+        ("0", record(methods, gold=(1, 0, 0))), ("1", record(methods, gold=(0, 1, 1))),
+        ("2", record(methods, gold=(0, 0, 0))),
+    ]  # fmt: skip
+    about = {"model": "m", "task": "t", "condition": "c", "accuracy": 1.0}
+    table = faithfulness([about | {"number": int(name), "attribution": one} for name, one in made])
+    row = table.filter(answers="all", measure="top_gold").row(0, named=True)
+    assert (row["value"], row["guess"], row["n"]) == (0.5, pytest.approx(0.5), 2)
+    assert 0 <= row["low"] <= 0.5 <= row["high"] <= 1 and row["step"] is None

@@ -314,3 +314,135 @@ def test_what_a_study_keeps_are_falls_of_every_set_and_the_mass_of_every_head():
     np.testing.assert_allclose(heads.mean((0, 1)), plain, rtol=1e-3)
     one = explain(case, "retrieval_heads", heads=[(1, 2)]).documents
     np.testing.assert_allclose(heads[1, 2], one, rtol=1e-3)
+
+
+def test_without_sentences_a_document_s_score_is_shared_by_its_tokens():
+    case = case_of("llada")
+    found = explain(case, "leave_one_out")
+    for score, tokens in zip(found.documents, DOCS.values(), strict=True):
+        np.testing.assert_allclose(found.tokens[list(tokens)], score / len(tokens))
+    first, second = found.documents
+    np.testing.assert_allclose(found.sentences, [first, second * 2 / 5, second * 3 / 5])
+    assert found.by_token.spread and not explain(case, "leave_one_out", sentences=True).by_token.spread
+    assert not found.tokens[[*range(4), *range(13, 17)]].any()
+    assert found.sentence_spans == SENTENCES and found.support is None
+    assert not explain(case, "attention").tokens[[*range(4), *range(13, 17)]].any()
+
+
+def test_sequences_are_run_in_batches_of_no_more_than_so_many(monkeypatch):
+    """Each comes back to its own document, step and slot."""
+    whole = {}
+    for most in (16, 3):
+        monkeypatch.setattr("floatscope.attribution.case.AT_ONCE", most)
+        case = case_of("llada")
+        commits = explain(case, "leave_one_out_commits", sentences=True)
+        summed = explain(case, "attention_sum")
+        whole[most] = commits.by_token.sentences, commits.by_token.documents, summed.by_token.tokens
+        assert max(case.run) == min(most, 16 if most == 16 else 3)
+    for one, other in zip(*whole.values(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_a_document_in_two_parts_is_hidden_in_both():
+    """Its label stands twice on the canvas, with another between."""
+    edges = [
+        (name, *span) for name, span in (("bos", (0, 1)), ("query", (1, 4)), ("doc 1", (4, 7)), ("doc 2", (7, 10)))
+    ]
+    prompt = fs.Prompt("", PROMPT.ids, tuple(Region(*one) for one in (*edges, ("doc 1", 10, 13))))
+    model = tiny_model("llada")
+    sampler = model.sampler({"steps": 4}, length=4)
+    case = Case.of(model, prompt, sampler, fs.generate(model, prompt, sampler, [3]), 3)
+    assert case.documents["doc 1"].tolist() == [4, 5, 6, 10, 11, 12]
+    assert [edit.keys for edit in case.hiding(case.documents["doc 1"])] == ["4-6 or 10-12"]
+    found = explain(case, "leave_one_out")
+    spans = [4, 5, 6, 10, 11, 12], [7, 8, 9]
+    falls = [
+        sum(plain_log(case, slot, (), False) - plain_log(case, slot, span, False) for slot in case.slots)
+        for span in spans
+    ]
+    np.testing.assert_allclose(found.documents, falls, atol=2e-3)
+    assert [one.label for one in found.sentence_spans] == ["doc 1", "doc 2", "doc 1"]  # each span is a sentence
+    assert explain(case, "uniform").documents.tolist() == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_what_is_attributed_to_several_prompts_is_each_one_s_own():
+    model = tiny_model("llada")
+    sampler = model.sampler({"steps": 4}, length=4)
+    other = replace(canvas(18, seed=1), sentences=())
+    both = fs.attribute(model, [PROMPT, other], sampler, "attention", seed=7, support=True)
+    for prompt, found in zip((PROMPT, other), both, strict=True):
+        alone = fs.attribute(model, prompt, sampler, "attention", seed=7, support=True)
+        np.testing.assert_allclose(found.documents, alone.documents, atol=1e-5)
+        assert (found.answer, found.sentence_spans) == (alone.answer, alone.sentence_spans)
+        assert found.support == pytest.approx(alone.support, abs=1e-3)
+        assert found.answer_tokens == tuple(found.answer.split())
+    assert [len(found.sentences) for found in both] == [3, 2]
+
+
+@pytest.mark.parametrize("name", ["llada", "dream", "llama"])
+def test_signals_are_those_of_the_commits(name):
+    """Mean confidence and entropy where each token committed, and the fall with all documents hidden."""
+    from floatscope.attribution.recorded import signals
+
+    case = case_of(name)
+    found, entropies, falls = signals(case), [], []
+    for slot in case.slots:
+        tokens = canvas_before(case, slot, True)
+        logits, _ = run_edited(case.model, tokens, lambda layer, scores: hide(scores, np.zeros(scores.shape[1:], bool)))
+        row = np.array(logits[row_of(case, slot) if case.model.is_arm else case.generation.slots[slot]], np.float64)
+        if case.model.mask_id is not None:
+            row[case.model.mask_id] = -np.inf
+        chance = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+        entropies.append(-(chance[chance > 0] * np.log(chance[chance > 0])).sum())
+        falls.append(plain_log(case, slot, (), False) - plain_log(case, slot, range(4, 13), False))
+    assert list(found) == ["support", "confidence", "entropy"]
+    assert found["entropy"] == pytest.approx(np.mean(entropies), abs=1e-3)
+    assert found["support"] == pytest.approx(sum(falls), abs=2e-3)
+    assert found["confidence"] == pytest.approx(float(np.mean(case.generation.confidence[case.slots])))
+
+
+def test_a_record_has_sentences_where_a_method_scores_them_and_the_step_of_every_token():
+    case = case_of("llada")
+    for asked in (False, True):
+        found = record(case, ["leave_one_out", "rollout", "position"], sentences=asked)
+        kept = {name for name, one in found["methods"].items() if "sentences" in one}
+        assert kept == ({"leave_one_out", "rollout"} if asked else {"rollout"})
+        assert "falls" not in found and "heads" not in found
+        assert found["commits"] == case.generation.commit_step[case.slots].tolist()
+        assert found["steps"] == case.generation.steps == 4
+        plain = explain(case, "leave_one_out")
+        np.testing.assert_allclose(found["methods"]["leave_one_out"]["tokens"], plain.by_token.documents, rtol=1e-4)
+        np.testing.assert_allclose(found["methods"]["leave_one_out"]["documents"], plain.documents, rtol=1e-4)
+
+
+def test_curves_of_removal_end_where_there_are_too_many_sets(monkeypatch):
+    monkeypatch.setattr("floatscope.attribution.recorded.MOST_REMOVED", 1)
+    assert "falls" not in record(case_of("llada"), ["position"], removal=True)
+    monkeypatch.setattr("floatscope.attribution.recorded.MOST_REMOVED", 2)
+    assert len(record(case_of("llada"), ["position"], removal=True)["falls"]) == 3
+
+
+def test_the_best_heads_of_a_table_are_those_of_one_score(tmp_path):
+    import polars as pl
+
+    rows = [("a", score, rank, rank, head) for score, head in (("copy", 0), ("evidence", 1)) for rank in range(1, 11)]
+    names = ["model", "score", "rank", "layer", "head"]
+    pl.DataFrame(rows, schema=names, orient="row").write_parquet(tmp_path / "heads.parquet")
+    assert read_heads(tmp_path / "heads.parquet", "a") == [(rank, 1) for rank in range(1, 9)]
+    assert read_heads(tmp_path / "heads.parquet", "a", 2, "copy") == [(1, 0), (2, 0)]
+    with pytest.raises(fs.UserError, match="No retrieval heads of b are given"):
+        read_heads(tmp_path / "heads.parquet", "b")
+
+
+def test_words_of_the_question_break_ties():
+    """Three words are asked for, of which the second document has two; no word of the answer is in either."""
+    case = case_of("llada")
+    ids = case.canvas.ids.copy()
+    ids[4:13] = 91
+    ids[[8, 12]] = ids[1], ids[3]
+    answer = case.generation.canvas.copy()
+    answer[case.generation.slots] = [92, 93, 94, 92]
+    canvas, generation = replace(case.canvas, ids=ids), replace(case.generation, canvas=answer)
+    found = explain(Case(case.model, PROMPT, canvas, generation, case.sampler, 3), "lexical")
+    assert len({*ids[1:4].tolist()}) == 3
+    np.testing.assert_allclose(found.documents, [0, 2 / 3 / 4])

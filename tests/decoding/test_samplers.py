@@ -84,6 +84,14 @@ def test_names_and_settings_make_samplers():
         ("threshold", {"threshold": 1.5}, "threshold must be"),
         ("threshold", {"length": 0}, "length must be"),
         ("threshold", {"block": 3}, "not a multiple of block=3"),
+        ("threshold", {"edit_threshold": 1.1}, "edit_threshold must be a number in \\[0, 1\\]"),
+        ("threshold", {"edit_steps": -1}, "edit_steps must be a whole number of at least 0, got -1"),
+        ("threshold", {"small_block": 0}, "small_block must be a whole number of at least 1"),
+        ("threshold", {"order": "0,2,3", "length": 3}, "each of the slots 0 to 2 once"),
+        ("entropy_bound", {"entropy_bound": 0.0}, "entropy_bound must be a number in \\(0, inf\\), got 0.0"),
+        ("entropy_bound", {"t_min": -0.1}, "t_min must be a number in \\[0, inf\\)"),
+        ("entropy_bound", {"stability_threshold": 1.0}, "stability_threshold must be a whole number of at least 0"),
+        ("entropy_bound", {"canvas": 0}, "canvas must be a whole number"),
         ("autoregressive", {"length": 0}, "length must be"),
         ("autoregressive", {"temperature": -1}, "temperature must be"),
     ],
@@ -106,6 +114,12 @@ def test_batches_that_do_not_fit_are_refused():
     assert Batch(tokens, pads, slots, torch.zeros_like(slots), (0, 0)).positions.tolist() == [[3, 4], [1, 2]]
     with pytest.raises(UserError, match="1 seeds"):
         Batch(tokens, pads, slots, torch.zeros_like(slots), (0,))
+    with pytest.raises(UserError, match="2 samples came with 1 pad counts and 2 seeds"):
+        Batch(tokens, pads[:1], slots, torch.zeros_like(slots), (0, 0))
+    with pytest.raises(UserError, match=r"slots \[2, 2\] and states \[2, 1\]"):
+        Batch(tokens, pads, slots, torch.zeros(2, 1), (0, 0))
+    with pytest.raises(UserError, match=r"slots \[1, 2\] and states \[1, 2\]"):
+        Batch(tokens, pads, slots[:1], torch.zeros(1, 2), (0, 0))
     three = torch.tensor([[2, 3, 4], [2, 3, 4]])
     with pytest.raises(UserError, match="no prompt"):
         Batch(tokens, pads, three, torch.zeros_like(three), (0, 0))
@@ -177,3 +191,20 @@ def test_the_bounds_of_millions_of_steps_are_told_without_a_loop_over_them():
     fewest, most = DreamSampler(10**7, 32).step_bounds(3, None)
     assert fewest == most and 9 * 10**6 < fewest <= 10**7
     assert time.process_time() - began < 20  # a loop in Python takes minutes
+
+
+@pytest.mark.parametrize(
+    ("settings", "bounds"),
+    [
+        ({"steps": 5, "length": 16, "canvas": 8}, (2, 12)),
+        ({"steps": 5, "length": 8}, (2, 6)),  # one canvas, as long as it is not fitted
+        ({"length": 24, "canvas": 8}, (2, 6)),
+    ],
+)
+def test_a_canvas_has_a_step_that_reads_and_as_many_that_denoise_as_are_asked_for(settings, bounds):
+    assert make_sampler("entropy_bound", **settings).step_bounds(3, None) == bounds
+
+
+def test_wishes_are_left_out_where_a_sampler_has_no_such_setting_and_yield_to_settings():
+    assert make_sampler("threshold", {"steps": 4, "length": 8}) == ThresholdSampler(8)
+    assert make_sampler("llada", {"steps": 4, "length": 8}, steps=2) == LLaDASampler(2, 8)

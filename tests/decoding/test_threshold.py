@@ -176,3 +176,61 @@ def test_an_order_that_is_asked_for_and_a_replay_leave_edits_out():
         steps: list[Step] = []
         generate(denoiser, [1, 2], ThresholdSampler(5, edit_threshold=0.0, **more), on_step=steps.append)
         assert len(steps) <= 5 and not any(step.revised.any() for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("settings", "first_slot", "family_block", "bounds"),
+    [
+        ({"block": 4}, 3, None, (2, 8)),
+        ({"block": 4, "steps_per_block": 2}, 3, None, (2, 4)),
+        ({"steps_per_block": 2}, 2, 4, (3, 1 + 2 + 1)),  # two slots, four, two; a step fills two at least
+        ({"steps_per_block": 3}, 3, 4, (3, 1 + 3 + 2)),  # one slot, four, three; 2, 1 and 1 at its steps
+        ({"steps_per_block": 3, "mask_is_candidate": True}, 3, 4, (3, 9)),
+        ({"block": 4, "tokens_per_step": 3}, 3, None, (4, 4)),
+        ({"block": 4, "tokens_per_step": 3, "steps_per_block": 1, "edit_threshold": 0.5}, 3, None, (4, 4)),
+        ({"block": 4, "edit_threshold": 0.5, "edit_steps": 3}, 3, None, (4, 14)),
+        ({"block": 4, "edit_threshold": 0.5, "edit_steps": 0}, 3, None, (2, 8)),
+        ({"block": 4, "edit_threshold": 0.5, "order": "random"}, 3, None, (2, 8)),
+        ({"block": 4, "small_block": 2}, 3, None, (4, 8)),
+        ({"block": 4, "first_alone": True}, 3, None, (4, 8)),
+        ({"first_alone": True}, 2, 4, (5, 8)),  # the first block began in the prompt: two, one and three, one and one
+    ],
+)
+def test_bounds_of_eight_slots(settings, first_slot, family_block, bounds):
+    assert ThresholdSampler(8, **settings).step_bounds(first_slot, family_block) == bounds
+
+
+@pytest.mark.parametrize(
+    ("settings", "first_slot", "family_block", "length", "steps_per_block"),
+    [
+        ({"whole_blocks": True}, 5, 4, 7, None),
+        ({"whole_blocks": True}, 6, 4, 6, None),
+        ({"whole_blocks": True, "block": 4}, 5, None, 8, None),  # counted from the first slot
+        ({"whole_blocks": True, "steps_per_block": 32}, 5, 4, 7, 6),
+        ({"steps_per_block": 32}, 5, 4, 6, 32),
+    ],
+)
+def test_whole_blocks_make_an_answer_of_six_slots_longer(settings, first_slot, family_block, length, steps_per_block):
+    found = ThresholdSampler(6, **settings).fitted(FormulaDenoiser(formula(0), block=family_block), first_slot)
+    assert (found.length, found.steps_per_block) == (length, steps_per_block)
+
+
+def test_tokens_that_are_edited_take_no_mask():
+    assert not ThresholdSampler(4, edit_threshold=0.5, mask_is_candidate=True).mask_is_candidate
+    assert ThresholdSampler(4, mask_is_candidate=True).mask_is_candidate
+
+
+def test_prompts_whose_canvases_differ_keep_their_seeds_and_their_place():
+    """Prompts of 5, 8, 9 and 8 tokens under blocks of four get 3, 4, 3 and 4 slots."""
+    denoiser = FormulaDenoiser(formula(2, scale=1.0), block=4)
+    prompts = [list(range(1, 6)), list(range(8)), list(range(2, 11)), list(range(8))]
+    sampler = ThresholdSampler(3, order="random", tokens_per_step=1, whole_blocks=True)
+    for seeds in ([4, 7, 5, 9], np.array([4, 7, 5, 9])):
+        steps: list[Step] = []
+        together = generate(denoiser, prompts, sampler, seeds=seeds, on_step=steps.append)
+        assert [len(one.slots) for one in together] == [3, 4, 3, 4] and len(steps) == 3 + 4
+        for prompt, seed, found in zip(prompts, [4, 7, 5, 9], together, strict=True):
+            alone = generate(denoiser, prompt, sampler, seeds=[seed])
+            assert alone.canvas.tolist() == found.canvas.tolist()
+            assert alone.commit_step.tolist() == found.commit_step.tolist()
+    assert together[1].commit_step.tolist() != together[3].commit_step.tolist()

@@ -95,3 +95,43 @@ def test_documents_and_tokens_can_be_hidden():
             read({"hidden": [wrong]})
     with pytest.raises(Refused, match="at most 1"):
         read({"hidden": ["1", "2"]}, Limits(hidden=1))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"question": "x" * 2000},
+        {"documents": [{"title": "t" * 200, "text": "x" * 8000}] * 24},
+        {"answers": ["x" * 2000] * 8},
+        {"slots": 128, "steps": 256, "seed": 2**31 - 1},
+        {"slots": 1, "steps": 1, "seed": 0, "models": ["twin-arm"]},
+        {"question": "a {answer}", "documents": []},
+        {"hidden": ["doc 1"] * 64},
+    ],
+)
+def test_the_most_and_the_least_that_may_be_asked_for_is_served(changes):
+    found = read(changes)
+    for name, value in changes.items():
+        if name != "documents":
+            assert getattr(found, name) == (tuple(value) if isinstance(value, list) else value)
+    assert len(found.documents) == len(changes.get("documents", GOOD["documents"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"documents": [{"text": "x"}, {"title": 3, "text": "x"}]}, "The title of document 2 should be a text"),
+        ({"documents": [{"text": "x"}, {"text": "x", "gold": None}]}, "Document 2: gold should be true or false"),
+        ({"answers": ["x", " "]}, "A right answer is empty"),
+        ({"answers": ["x" * 2001]}, "A right answer has 2,001 characters"),
+        ({"models": ...}, "The models should be a list"),
+        ({"steps": 257}, "steps should be a whole number from 1 to 256"),
+        ({"seed": 2**31}, "from 0 to 2147483647"),
+        ({"hidden": ["doc 0"]}, "There is no document 0 to hide"),
+        ({"hidden": ["1", "-1"]}, "should be documents"),
+        ({"hidden": ["1234567"]}, "should be documents"),
+    ],
+)
+def test_the_second_of_a_list_is_looked_at_as_well(changes, told):
+    with pytest.raises(Refused, match=re.escape(told)):
+        read(changes)

@@ -228,3 +228,37 @@ def test_an_edit_is_read_from_a_line():
     assert read_edit("sink") == Edit("sink")
     with pytest.raises(fs.UserError, match="no number after by"):
         read_edit("scale doc 2 by half")
+
+
+def test_a_patch_of_some_heads_and_rows_leaves_the_others():
+    model, prompt, donor, answer = tiny_model("llada"), canvas(13), canvas(13, seed=5), np.array([7, 30])
+    found = fs.patch(model, prompt, donor, answer, rows="query", heads="0,2", slots=3)
+    start, rows = 13, [1, 2, 3]
+    for layer in range(model.layers):
+        for patched in range(2):
+            total = 0.0
+            for step in range(2):
+                tail = np.array([answer[0] if step else MASK, MASK, MASK])  # a slot more than the answer has tokens
+                own, theirs_ids = np.concatenate([prompt.ids, tail]), np.concatenate([donor.ids, tail])
+                _, theirs = run_edited(model, theirs_ids, lambda at, scores: softmax(scores))
+
+                def change(at, scores, theirs=theirs, step=step, layer=layer, patched=patched):
+                    matrix = softmax(scores)
+                    if (at, step) == (layer, patched):
+                        for head in (0, 2):
+                            matrix[head, rows] = theirs[at][head, rows]
+                    return matrix
+
+                logits, _ = run_edited(model, own, change)
+                total += log_softmax(logits[start + step], masked=True)[answer[step]]
+            assert found.patched[layer, patched] == pytest.approx(total, abs=3e-4)
+
+
+def test_a_way_that_is_none_has_no_share_and_too_few_slots_are_refused():
+    model, prompt = tiny_model("llada"), canvas(13)
+    same = fs.patch(model, prompt, prompt, [7])
+    assert same.prompt == pytest.approx(same.donor) and np.isnan(same.recovered).all()
+    assert same.patched.shape == (model.layers, 1)
+    np.testing.assert_allclose(same.patched, same.prompt, atol=1e-4)
+    with pytest.raises(fs.UserError, match="The answer has 3 tokens and there are 2 slots: ask for more"):
+        fs.patch(model, prompt, prompt, [7, 8, 9], slots=2)

@@ -171,3 +171,105 @@ def test_the_text_of_an_answer_ends_at_the_first_eos():
     assert model.text([eos, *words]) == ""
     with pytest.raises(fs.UserError, match="has no tokenizer beside its weights"):
         make("llada").text([5])
+
+
+def test_rows_of_blocks_whose_first_token_comes_from_the_block_before():
+    """The first slot of each block is scored by the row before it, all others by their own."""
+    family = replace(fs.FAMILIES["nemotron-diffusion"], mask_id=90, visibility=fs.Visibility("active_block", 4))
+    model = fs.Model(tiny("llama"), family)
+    positions, pads = torch.tensor([[5, 6, 8, 9, 13], [7, 8, 9, 11, 15]]), torch.tensor([0, 7])
+    assert model.rows(positions, pads).tolist() == positions.tolist()
+    found = model.rows(positions, pads, torch.tensor([[5], [7]]))
+    assert found.tolist() == [
+        [4, 6, 8, 8, 12],
+        [7, 8, 9, 10, 14],
+    ]  # a first slot that begins its canvas has none before
+
+
+def test_the_mask_token_is_the_one_that_is_given_then_the_config_s_the_tokenizer_s_and_the_family_s():
+    backbone, found = tiny("llama"), []
+    backbone.config.mask_token_id, backbone.generation_config.mask_token_id = 5, 7
+    tokenizer = type("Tokenizer", (), {"mask_token_id": 6})()
+    family = replace(SAME, mask_id=8)
+    found.append(fs.Model(backbone, family, tokenizer, mask_id=4).mask_id)
+    found.append(fs.Model(backbone, family, tokenizer).mask_id)
+    backbone.config.mask_token_id = None
+    found.append(fs.Model(backbone, family, tokenizer).mask_id)
+    found.append(fs.Model(backbone, family).mask_id)
+    backbone.generation_config.mask_token_id = None
+    found.append(fs.Model(backbone, family, type("Tokenizer", (), {"mask_token_id": None})()).mask_id)
+    assert found == [4, 5, 6, 7, 8]
+    assert fs.Model(backbone, replace(SAME, mask_id=0)).mask_id == 0
+
+
+@pytest.mark.parametrize(
+    ("stated", "given", "expected"),
+    [
+        (None, None, "block_causal(4)"),
+        (8, None, "block_causal(8)"),
+        (8, 2, "block_causal(2)"),
+        (None, 1, "block_causal(1)"),
+    ],
+)
+def test_the_block_size_is_the_one_that_is_given_then_the_config_s_then_the_family_s(stated, given, expected):
+    backbone = tiny("qwen3")
+    if stated is not None:
+        backbone.config.block_size = stated
+    model = fs.Model(backbone, replace(fs.FAMILIES["sdar"], mask_id=90), block=given)
+    assert str(model.visibility) == expected and str(model.block) in expected
+
+
+@pytest.mark.parametrize("stated", [0, "4", True, 2.0])
+def test_a_block_size_that_is_none_is_refused(stated):
+    backbone = tiny("qwen3")
+    backbone.config.block_size = stated
+    with pytest.raises(fs.UserError, match=f"config field block_size is {stated!r}, not a block size"):
+        fs.Model(backbone, replace(fs.FAMILIES["sdar"], mask_id=90))
+    with pytest.raises(fs.UserError, match="'2' is no block size"):
+        fs.Model(tiny("qwen3"), replace(fs.FAMILIES["sdar"], mask_id=90), block="2")
+
+
+def test_a_bidirectional_model_that_is_given_a_block_sees_in_blocks():
+    model = fs.Model(tiny("llama"), replace(SAME, mask_id=90), block=4)
+    assert (str(model.visibility), model.block) == ("block_causal(4)", 4)
+    ids = torch.arange(3, 14)
+    other = ids.clone()
+    other[8] += 1
+    moved = (model.logits(ids) - model.logits(other)).abs().amax(-1)[0] > 1e-6
+    assert moved.tolist() == [False] * 8 + [True] * 3
+
+
+def test_positions_of_roberta_begin_after_its_pad_token():
+    model = make("bert")
+    pad = model.backbone.config.pad_token_id
+    assert model.context == model.config.max_position_embeddings - pad - 1
+    with pytest.raises(fs.UserError, match=f"a context of {model.context}"):
+        model.logits([5] * (model.context + 1))
+    assert model.logits([5] * model.context).shape[1] == model.context
+
+
+def test_listeners_are_told_in_the_order_in_which_they_came_and_no_longer_than_they_listen():
+    model, heard = make("llada"), []
+
+    def run():
+        fs.generate(model, [5, 6, 7], fs.LLaDASampler(steps=1, length=2))
+
+    with model.listening(lambda reading: heard.append("first")):
+        with pytest.raises(ZeroDivisionError), model.listening(lambda reading: heard.append("second")):
+            run()
+            raise ZeroDivisionError
+        run()
+    run()
+    assert heard == ["first", "second", "first"]
+
+
+def test_the_text_of_an_answer_keeps_its_blanks_where_they_are_asked_for():
+    model = make("llada")
+    model.tokenizer = type("Tokenizer", (), {"decode": lambda self, ids, skip_special_tokens: f" {ids} \n"})()
+    assert model.text([7, 8], strip=False) == " [7, 8] \n" and model.text([7, 8]) == "[7, 8]"
+
+
+def test_tokens_that_the_tokenizer_lacks_are_called_by_their_ids():
+    model = fs.load("twin-llada", check=False)
+    [word], size = model.tokenizer("Ritter", add_special_tokens=False)["input_ids"], len(model.tokenizer)
+    assert model.token_texts(np.array([word, size + 3])) == ("Ritter", f"<{size + 3}>")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from floatscope.errors import UserError
 from floatscope.probe.attention import Probe, attention, probing
 from floatscope.probe.layout import Layout
 
@@ -70,3 +71,38 @@ def test_whatever_the_mask_the_output_is_that_of_plain_attention(kind, rows, sof
     else:
         output, _ = attention(module, *tensors, mask, scaling=0.7, softcap=softcap)
     np.testing.assert_allclose(output, wanted, atol=1e-5)
+
+
+def call(mask=None, probe=None, rows=5, **others):
+    query, key, value = torch.randn(1, 4, rows, 6), *torch.randn(2, 1, 2, 5, 6)
+    module = torch.nn.Module()
+    module.is_causal, module.num_key_value_groups, module.layer_idx = False, 2, 0
+    if probe is None:
+        return attention(module, query, key, value, mask, **others)
+    with probing(probe):
+        return attention(module, query, key, value, mask, **others)
+
+
+def whole_layout(rows=5):
+    places, none = torch.arange(5), torch.zeros(0, dtype=torch.long)
+    return Layout(places[5 - rows :], places, torch.zeros(rows, dtype=torch.long), 1, torch.ones(5, 1), none)
+
+
+@pytest.mark.parametrize("kernel", ["torch", "swap"])
+def test_masks_that_differ_by_head_are_refused_and_so_is_what_nobody_computes(kernel, monkeypatch):
+    monkeypatch.setenv("FLOATSCOPE_KERNEL", kernel)
+    for mask in (torch.ones(1, 4, 5, 5, dtype=torch.bool), torch.ones(1, 5, 5, dtype=torch.bool)):
+        with pytest.raises(UserError, match=r"does not support an attention mask of shape \(1, "):
+            call(mask, Probe([0], [whole_layout()], lambda *_: None, 1))
+    call(sliding_window=3, position_ids=torch.arange(5), head_mask=None)
+    for given in (0, 0.5, False):
+        with pytest.raises(UserError, match="Module hands 'head_mask' to its attention function"):
+            call(head_mask=given)
+
+
+def test_a_rollout_over_a_cache_is_refused():
+    extra = [torch.ones(5, 1)]
+    call(probe=Probe([0], [whole_layout()], lambda *_: None, 1, extra=extra, alpha=0.5))
+    with pytest.raises(UserError, match="a rollout needs all rows of the canvas: run it without a cache"):
+        probe = Probe([0], [whole_layout(3)], lambda *_: None, 1, extra=extra, alpha=0.5)
+        call(torch.ones(1, 1, 3, 5, dtype=torch.bool), probe, rows=3)

@@ -1,11 +1,13 @@
 """Candidates of open slots against softmax over the logits of a plain forward of the very canvas of each step."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 import floatscope as fs
-from floatscope.probe.candidates import CANDIDATES, NAMES
+from floatscope.probe.candidates import CANDIDATES, NAMES, CandidateRecorder
 from floatscope.traces.arrays import ARRAYS
 from tests.tiny_models import tiny_model
 
@@ -59,3 +61,42 @@ def test_they_can_be_left_out():
         model, np.array([1, 5, 6]), model.sampler({"steps": 2}, length=2), keep=["received", "candidate_kl"]
     )
     assert set(trace.arrays) & set(NAMES) == {"candidate_kl"} and set(NAMES) <= set(ARRAYS)
+
+
+def recorded(*readings, columns=(2, 3)):
+    """What is kept of one sample with slots at 2 and 3, both masked; a reading of None: a pass that scores none."""
+    recorder, slots = CandidateRecorder(1, frozenset(NAMES)), torch.tensor([[2, 3]])
+    step = SimpleNamespace(
+        active=torch.tensor([True]), given=SimpleNamespace(slots=slots, state=torch.zeros(1, 2, dtype=torch.uint8))
+    )
+    for logits in readings:
+        if logits is not None:
+            recorder.hear(SimpleNamespace(columns=torch.tensor([columns]), logits=logits))
+        recorder.keep(step)
+    return recorder.finish(0, 2)
+
+
+def test_a_vocabulary_of_three_has_three_candidates_and_each_slot_its_own():
+    logits = torch.tensor([[[0.0, 1.0, 3.0], [2.0, 1.0, 0.0]]])
+    found = recorded(logits, columns=(3, 2))  # asked for in the other order
+    assert found["candidate_tokens"][0].tolist() == [[0, 1, 2], [2, 1, 0]]
+    chance = np.exp([2.0, 1.0, 0.0]) / np.exp([2.0, 1.0, 0.0]).sum()
+    np.testing.assert_allclose(found["candidate_probability"][0, 0], chance, rtol=1e-6)
+
+
+def test_a_pass_that_reads_a_prompt_scores_nothing_and_is_no_step_before():
+    first = torch.arange(6.0).expand(1, 2, 6)
+    second = first.flip(-1)
+    found = recorded(None, first, None, second)
+    assert (found["candidate_kl"][:3] == -1).all() and (found["candidate_probability"][[0, 2]] == -1).all()
+    now, before = (torch.softmax(one[0, 0].double(), -1).numpy() for one in (second, first))
+    np.testing.assert_allclose(found["candidate_kl"][3], (now * np.log(now / before)).sum(), rtol=1e-5)
+
+
+def test_what_hardly_moves_has_moved_by_no_less_than_nothing():
+    """Rounding can make such a divergence negative, and -1 would mean that the slot was not scored."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(1, 2, 3000, generator=generator)
+    steps = [logits + 1e-6 * torch.randn(logits.shape, generator=generator) for _ in range(40)]
+    moved = recorded(*steps)["candidate_kl"][1:]
+    assert (moved >= 0).all() and moved.max() < 1e-5

@@ -388,3 +388,144 @@ def test_structural_and_lexical_tokens_share_the_prompt():
     sets = token_sets(prompt, classes)
     assert sets["class structural"].nonzero()[:, 0].tolist() == [0, 4]
     assert sets["class lexical"].nonzero()[:, 0].tolist() == [1, 2, *range(5, 13)]
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Edit("scale", keys="bos", when="during"), "when='during' is not known: Known are before, after"),
+        (lambda: Edit("block", keys="bos", source="last"), "source='last' is not known"),
+        (lambda: Edit("block", keys="bos", outputs=True), "outputs is of the edit patch, and not of block"),
+        (lambda: Edit("scale", keys="bos", factor=0.0, when="before"), "above 0 before the softmax"),
+        (lambda: Edit("scale", keys="bos", factor=-0.5), "from 0 up"),
+        (lambda: Edit("zero"), "An edit that zeros all keys"),
+        (lambda: Edit("pin"), "An edit that pins all keys"),
+        (lambda: Edit("heads", heads="1.4").heads_at(0, 3, 4, 0), "There is no head 1.4: .* 3 layers of 4 heads"),
+        (lambda: Edit("heads", heads="0.1, 3.0").heads_at(0, 3, 4, 0), "There is no head 3.0"),
+        (
+            lambda: logits_of(tiny_model("llada"), [canvas(13)], [Edit("pin", keys="bos"), Edit("pin", keys="query")]),
+            "give one pin, or pins of different layers",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(make, sentence):
+    with pytest.raises(fs.UserError, match=sentence):
+        make()
+
+
+def test_pins_of_different_layers_hold_each_its_own_keys():
+    model, prompt = tiny_model("llada"), canvas(13)
+    _, unedited = run_edited(model, tokens_of(prompt), lambda layer, scores: softmax(scores))
+    hidden = pairs(EVERY, DOC_2)
+
+    def change(layer, scores):
+        found = hide(scores, hidden)
+        if layer == 2:
+            return found
+        inside = np.isin(np.arange(found.shape[-1]), [0] if layer == 0 else [1, 2, 3])
+        mass = unedited[layer][..., inside].sum(-1, keepdims=True)
+        held = found[..., inside].sum(-1, keepdims=True)
+        return np.where(inside, found * mass / held, found * (1 - mass) / (1 - held))
+
+    edits = [Edit("block", keys="doc 2"), Edit("pin", keys="bos", layers="0"), Edit("pin", keys="query", layers="1")]
+    check(model, edits, change)
+
+
+def test_a_pin_of_some_heads_and_rows_leaves_the_others():
+    model, prompt = tiny_model("llada"), canvas(13)
+    _, unedited = run_edited(model, tokens_of(prompt), lambda layer, scores: softmax(scores))
+    hidden, inside = pairs(EVERY, DOC_2), np.isin(np.arange(17), [1, 2, 3])
+
+    def change(layer, scores):
+        found = hide(scores, hidden)
+        mass = unedited[layer][..., inside].sum(-1, keepdims=True)
+        held = found[..., inside].sum(-1, keepdims=True)
+        pinned = np.where(inside, found * mass / held, found * (1 - mass) / (1 - held))
+        for head in (1, 3):
+            found[head, 13:] = pinned[head, 13:]
+        return found
+
+    check(model, [Edit("block", keys="doc 2"), Edit("pin", keys="query", rows="answer", heads="1,3")], change)
+
+
+@pytest.mark.parametrize(
+    ("edit", "static", "needs_pass", "twins"),
+    [
+        (Edit("block", keys="doc 1"), True, False, ["another document"]),
+        (Edit("keep", keys="doc 1 or bos"), True, False, []),
+        (Edit("block", keys="doc 1", rows="open"), False, False, ["another document"]),
+        (Edit("block", keys="answer:committed"), False, False, []),
+        (Edit("block", keys="recent(2)"), False, False, []),
+        (Edit("block", keys="random(0.2)"), False, True, []),
+        (Edit("zero", keys="doc 1"), False, False, ["another document"]),
+        (Edit("pin", keys="bos"), False, True, []),
+        (Edit("sink"), False, False, []),
+        (Edit("heads", heads="0,3"), False, False, []),
+        (Edit("heads", heads="0.3"), False, False, ["other heads"]),
+        (Edit("heads", heads="random(0.3)"), False, False, []),
+        (Edit("zero", keys="class content"), False, False, ["as much"]),
+    ],
+)
+def test_what_an_edit_needs_and_what_it_is_held_to(edit, static, needs_pass, twins):
+    assert (edit.is_static, edit.needs_pass, [*edit.controls()]) == (static, needs_pass, twins)
+
+
+def test_heads_of_a_layer_and_others_by_chance_in_their_place():
+    edit = Edit("heads", heads="2.0, 0.3, 2.1")
+    assert [edit.heads_at(layer, 3, 4, 0).nonzero()[:, 0].tolist() for layer in range(3)] == [[3], [], [0, 1]]
+    twin = edit.controls()["other heads"]
+    assert twin.heads == "random(2.0, 0.3, 2.1)"
+    drawn = [twin.heads_at(0, 3, 4, seed).nonzero()[:, 0].tolist() for seed in range(20)]
+    assert {tuple(one) for one in drawn} == {(0,), (1,), (2,)}
+    most = Edit("heads", heads="random(1.0, 1.1, 1.2)").heads_at(1, 3, 4, 0)
+    assert most.tolist() == [False, False, False, True]  # there is no other than this one
+
+
+def test_classes_of_tokens_are_named_where_they_are_known():
+    prompt = canvas(13).with_slots(2)
+    sets = token_sets(prompt, ["special", *["content"] * 3, "number", *["content"] * 10])
+    assert sets["class number"].nonzero()[:, 0].tolist() == [4]
+    assert sets["gold_answer"].nonzero()[:, 0].tolist() == [6, 7]
+    assert not any(name.startswith("class") for name in token_sets(prompt))
+    scaffold = Prompt("", np.arange(5), (Region("scaffold", 0, 2), Region("query", 2, 4), Region("scaffold", 4, 5)))
+    sets = token_sets(scaffold, ["content", "function", "content", "function", "number"])
+    assert sets["class structural"].nonzero()[:, 0].tolist() == [0, 1, 4]
+    assert sets["class lexical"].nonzero()[:, 0].tolist() == [2]
+
+
+def test_what_one_seed_draws_another_does_not():
+    model, prompt = tiny_model("llada"), canvas(13)
+    drawn = [logits_of(model, [prompt], [Edit("zero", keys="random(4)", seed=seed)]) for seed in (0, 0, 1)]
+    assert np.array_equal(drawn[0], drawn[1]) and np.abs(drawn[0] - drawn[2]).max() > 1e-3
+
+
+def test_a_block_of_single_heads_is_one_in_their_layers_alone():
+    hidden = pairs(EVERY, DOC_2)
+
+    def change(layer, scores):
+        found = softmax(scores)
+        for head in {0: [1], 2: [0, 3]}.get(layer, []):
+            found[head] = hide(scores, hidden)[head]
+        return found
+
+    check(tiny_model("llada"), Edit("block", keys="doc 2", heads="2.0, 0.1, 2.3"), change)
+
+
+def test_a_pin_holds_a_mass_where_some_attention_is_lost():
+    model, prompt = tiny_model("llada"), canvas(13)
+    _, unedited = run_edited(model, tokens_of(prompt), lambda layer, scores: softmax(scores))
+    left, inside = np.where(pairs(EVERY, DOC_2), 0, 1), np.isin(np.arange(17), [1, 2, 3])
+
+    def change(layer, scores):
+        found = softmax(scores) * left
+        whole, held = found.sum(-1, keepdims=True), found[..., inside].sum(-1, keepdims=True)
+        mass = unedited[layer][..., inside].sum(-1, keepdims=True)
+        return np.where(inside, found * mass / held, found * (whole - mass) / (whole - held))
+
+    check(model, [Edit("zero", keys="doc 2"), Edit("pin", keys="query")], change)
+
+
+def test_each_sample_of_a_batch_draws_by_its_own_seed():
+    model, prompt = tiny_model("llada"), canvas(13)
+    one, other = logits_of(model, [prompt, prompt], [Edit("zero", keys="random(4)")])  # seeds 11 and 12
+    assert np.abs(one - other).max() > 1e-3

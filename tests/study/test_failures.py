@@ -181,3 +181,28 @@ def test_filters_and_counts_by_hand():
     frame = frame.with_columns(task=pl.lit("t"), condition=pl.lit("c"))
     assert chosen(frame, "disagree")["sample"].to_list() == ["s1", "s1"]
     assert counts(frame).select("model", "answers", "wrong", "nowhere").rows() == [("a", 2, 0, 0), ("b", 2, 1, 1)]
+
+
+def test_each_filter_takes_its_own_rows_and_cells_are_counted_apart():
+    rows = [
+        ("t", "c", "s1", "a", 1.0, "gold"),
+        ("t", "c", "s1", "b", 0.0, "another document"),
+        ("t", "d", "s1", "a", 0.0, "nowhere"),  # under another condition nobody disagrees
+        ("t", "d", "s1", "b", 0.0, None),
+        ("u", "c", "s1", "a", 0.0, "gold"),
+        ("u", "c", "s1", "b", 0.5, "another document"),
+    ]
+    names = ["task", "condition", "sample", "model", "accuracy", "place"]
+    frame = pl.DataFrame(rows, schema=names, orient="row").with_row_index("row")
+    found = {
+        which: chosen(frame, which)["row"].to_list()
+        for which in ("all", "wrong", "right", "disagree", "another-document", "nowhere")
+    }
+    assert found == {
+        "all": [0, 1, 2, 3, 4, 5], "wrong": [1, 2, 3, 4, 5], "right": [0], "disagree": [0, 1],
+        "another-document": [1, 5], "nowhere": [2],
+    }  # fmt: skip
+    told = counts(frame.drop("row"))
+    assert told.columns[-3:] == ["in another document", "nowhere", "in a gold document"]
+    assert told.rows()[:2] == [("t", "c", "a", 1, 0, 0, 0, 0), ("t", "c", "b", 1, 1, 1, 0, 0)]
+    assert told.filter(task="u").rows() == [("u", "c", "a", 1, 1, 0, 0, 1), ("u", "c", "b", 1, 0, 0, 0, 0)]

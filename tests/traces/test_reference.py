@@ -199,3 +199,74 @@ def test_damaged_and_missing_files(tmp_path):
     (tmp_path / "a.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match="truncated"):
         import_reference(tmp_path / "a.npz")
+
+
+def test_what_a_file_of_steps_does_not_name_is_taken_from_the_slots_that_change(tmp_path):
+    """The first slot that changes begins the answer; without a mask token a slot that never changes was no commit."""
+    found, members = step_members()
+    members["passage_ranges"] = np.array([[1, 3], [4, 6]])
+    np.savez(tmp_path / "run.npz", **members, question="who?")
+    trace = import_reference(tmp_path / "run.npz")
+    assert (trace.model, trace.family, trace.logits, trace.kind) == ("run", "reference", "same", "mdm")
+    assert (trace.slots.tolist(), trace.commit_step.tolist()) == ([6, 7, 8], [9, 2, 10])
+    assert [(one.label, one.start, one.stop) for one in trace.regions] == [
+        ("bos", 0, 1), ("doc 1", 1, 3), ("prompt", 3, 4), ("doc 2", 4, 6), ("answer", 6, 9),
+    ]  # fmt: skip
+    assert (trace.metadata["question"], trace.metadata["source"]) == ("who?", "run.npz")
+    assert trace.canvas.tolist() == [5, 6, 7, 8, 9, 4, 56, 57, 58] and trace.seen_by.tolist() == [[9] * 9] * 2
+    assert trace.matrix_steps.tolist() == list(range(12)) and np.isnan(trace.confidence).all()
+    np.testing.assert_allclose(trace.received_answer[5], found[5][:, 6:].mean(axis=1), rtol=1e-6)
+    members["step_11_sequence"][0, 8] = 0  # still masked when the run ends
+    members["step_10_sequence"] = members["step_10_sequence"].copy()
+    np.savez(tmp_path / "open.npz", **members)
+    left = import_reference(tmp_path / "open.npz", prompt_length=PROMPT, mask_id=0)
+    assert left.commit_step.tolist() == [9, 2, 11] and left.masked[11].tolist() == [False, False, True]
+
+
+def test_matrices_of_heads_are_averaged_and_states_are_kept_where_all_layers_have_them(tmp_path):
+    rng = np.random.default_rng(4)
+    heads = rng.dirichlet(np.ones(5), (2, 3, 5)).astype(np.float32)  # [layer, head, row, token]
+    states = {
+        f"layer_{layer}_{kind}_states": rng.normal(size=(3, 5, 2)).astype(np.float32)
+        for layer in (4, 11)
+        for kind in ("query", "key")
+    }
+    members = {f"layer_{layer}_full_attention_heads": heads[place] for place, layer in enumerate((4, 11))}
+    np.savez(tmp_path / "h.npz", **members, **states, input_length=3, answer_tokens=np.array([7, 8]))
+    trace = import_reference(tmp_path / "h.npz", texts=list("abcde"))
+    np.testing.assert_allclose(trace.attention[0, :, 0], heads.mean(1), rtol=1e-6)
+    np.testing.assert_array_equal(trace.queries[0, 1], states["layer_11_query_states"])
+    np.testing.assert_array_equal(trace.keys[0, 0], states["layer_4_key_states"])
+    assert (trace.metadata["layers"], trace.texts) == ([4, 11], tuple("abcde"))
+    assert trace.canvas.tolist() == [-1, -1, -1, 7, 8]
+    del states["layer_11_key_states"]
+    np.savez(tmp_path / "h.npz", **members, **states, input_length=3)
+    assert "queries" not in import_reference(tmp_path / "h.npz").arrays
+
+
+def test_an_array_without_names_is_told(tmp_path):
+    np.save(tmp_path / "x.npy", np.eye(3))
+    with pytest.raises(UserError, match="is an npy and no npz"):
+        import_reference(tmp_path / "x.npy")
+
+
+def test_causal_matrices_of_steps_are_those_of_a_model_that_denoises(tmp_path):
+    """Each step has a matrix of its own, over all rows."""
+    found = matrices(3, 2, causal=True)
+    np.savez(tmp_path / "c.npz", **{f"step_{step}_layer_0_attention_avg": found[step] for step in range(2)})
+    trace = import_reference(tmp_path / "c.npz", prompt_length=PROMPT)
+    assert (trace.kind, trace.visibility, trace.steps) == ("mdm", "causal", 2)
+    np.testing.assert_allclose(trace.received[:, 0], found.mean(axis=1), rtol=1e-6)
+    assert trace.seen_by.tolist() == [list(range(TOKENS, 0, -1))]
+
+
+def test_steps_of_which_one_does_not_tell_its_canvas_have_no_commits(tmp_path):
+    _, members = step_members()
+    del members["step_5_sequence"]
+    np.savez(tmp_path / "s.npz", **members, answer_tokens=np.array([1, 2, 3]))
+    trace = import_reference(tmp_path / "s.npz", prompt_length=PROMPT)
+    assert (trace.commit_step.tolist(), trace.canvas.tolist()) == ([-1, -1, -1], [5, 6, 7, 8, 9, 4, 0, 0, 0])
+    for step in range(12):
+        members.pop(f"step_{step}_sequence", None)
+    np.savez(tmp_path / "s.npz", **members, answer_tokens=np.array([1, 2, 3]))
+    assert import_reference(tmp_path / "s.npz", prompt_length=PROMPT).canvas.tolist() == [-1] * 9  # of which step?

@@ -210,3 +210,78 @@ def test_arrays_are_among_the_names_that_an_editor_offers():
     trace = to_trace(full_run())
     assert {*trace.arrays, "steps", "frame", "prediction"} <= set(dir(trace))
     assert trace.prediction is None and to_trace(full_run(), metadata={"prediction": "Ada"}).prediction == "Ada"
+
+
+def test_entries_along_an_axis_are_called_by_the_steps_and_layers_that_they_are():
+    run = full_run(steps=4)
+    plain = to_trace(run)
+    kept = {name: plain.arrays[name][[0, 3]] for name in ("qk", "cos", "norm", "key_norm", "value_norm")}
+    more = {
+        "layer_index": np.array([1, 4, 6], np.int32),
+        "matrix_steps": np.array([2], np.int32),
+        "matrix_layers": np.array([0, 2], np.int32),
+        "attention": run.attention[2][[0, 2]][None].astype(np.float32),
+    }
+    trace = to_trace(run, arrays={**plain.arrays, **kept, **more}, qk_steps=(0, 3))
+    qk = trace.frame("qk", "norm")
+    assert qk.columns == ["qk_step", "layer", "head", "token", "text", "region", "qk", "norm"]
+    assert (qk["qk_step"].unique().sort().to_list(), qk["layer"].unique().sort().to_list()) == ([0, 3], [1, 4, 6])
+    one = qk.filter(qk_step=3, layer=4, head=2, token=9).row(0, named=True)
+    assert (one["qk"], one["norm"]) == (trace.qk[1, 1, 2, 9], trace.norm[1, 1, 2, 9])
+    assert (one["text"], one["region"]) == (" king", "doc 2")
+    matrix = trace.frame("attention").filter(matrix_step=2, matrix_layer=2, matrix_head=1, row=5, token=3)
+    assert matrix["attention"].item() == np.float32(run.attention[2][2, 1, 5, 3])
+    slots = trace.frame("commit_mass").filter(layer=6, head=0, column="gold_answer")
+    assert slots["answer"].to_list() == [0, 1, 2, 3] and slots["region"].to_list() == ["answer"] * 4
+    np.testing.assert_array_equal(slots["commit_mass"], trace.commit_mass[:, 2, 0, -1])
+
+
+def test_what_a_trace_lacks_is_told_with_what_there_is():
+    trace = to_trace(full_run())
+    with pytest.raises(AttributeError, match="a Trace has no 'recieved': did you mean 'received'"):
+        _ = trace.recieved
+    bare = to_trace(full_run(), arrays={"seen_by": trace.seen_by})
+    with pytest.raises(UserError, match=r"'received' of the trace of 'tiny-mdm' was not kept; trace again\.$"):
+        _ = bare.received
+    assert (bare.layers, bare.texts_or_ids[-1]) == (3, " Ann")
+    with pytest.raises(UserError, match="has the axis 'step'"):
+        _ = bare.steps
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (dict(slots=np.array([11, 13, 12, 14])), "slots are not ascending"),
+        (dict(slots=np.array([11, 12, 12, 14])), "slots are not ascending"),
+        (dict(slots=np.array([-1, 12, 13, 14])), "slots are not ascending"),
+        (dict(marks={"evidence": np.array([-1, 3])}), "mark 'evidence' points outside"),
+        (dict(confidence=np.ones(3, np.float32)), r"confidence has shape \(3,\) for 4 answer tokens"),
+        (dict(mixers=("attention",)), "3 entries along 'layer' where 1"),
+        (dict(qk_steps=(0, 1, -1, 2)), "qk_steps are not among"),
+        (dict(regions=(Region("bos", 0, 4), Region("query", 4, 2), Region("doc 1", 2, 15))), "region 'query' starts"),
+    ],
+)
+def test_further_parts_that_do_not_fit_are_a_sentence(fields, sentence):
+    with pytest.raises(UserError, match=sentence):
+        to_trace(full_run(), **fields)
+
+
+def test_states_that_are_kept_say_more_than_commit_steps():
+    """A slot that is withdrawn is masked again, whatever its last commit is."""
+    trace = to_trace(full_run())
+    state = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 1]], np.uint8)
+    tokens = np.array([[9, 9, 9, 9], [5, 9, 1, 9], [9, 6, 2, 9], [7, 6, 9, 8]])  # what is masked may change unnoticed
+    canvas = np.concatenate([trace.canvas[:11], [7, 3, 4, 8]])
+    own = to_trace(full_run(), canvas=canvas, arrays={**trace.arrays, "state": state, "tokens": tokens})
+    assert (own.masked == (state == 0)).all()
+    assert own.events == [
+        [(0, "commit", 5)],
+        [(0, "renoise", 5), (1, "commit", 6)],
+        [(0, "commit", 7), (3, "commit", 8)],
+        [(1, "revise", 3), (2, "commit", 4)],
+    ]
+
+
+def test_region_matrix_is_that_of_each_head_or_of_their_mean():
+    trace = to_trace(full_run())
+    np.testing.assert_allclose(trace.region_matrix(head_mean=True), trace.region_matrix().mean(2), atol=1e-6)

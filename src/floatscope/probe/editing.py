@@ -214,6 +214,10 @@ class Recalled:
                     whole[:, step.rows[:, None], step.keys] = own
                 else:
                     whole[:, step.rows] = own
+        if "mean" in found:
+            passes = found["passes"] = torch.zeros(len(layout.rows), dtype=torch.long)
+            for number, (step, _) in enumerate(kept):
+                passes[step.rows] = number
         return LayerEdit(**found) if found else None
 
 

@@ -47,7 +47,9 @@ class LayerEdit:
     heads: Tensor | None = None
     """Times each head's output, float32 [H, 1 or R]."""
     mean: Tensor | None = None
-    """1 where a head's output becomes its mean over all rows, float32 [H, 1 or R]."""
+    """1 where a head's output becomes its mean over all rows of its pass, float32 [H, 1 or R]."""
+    passes: Tensor | None = None
+    """The number of the pass that each row was computed in, where there were several, int64 [R]."""
     patch: Tensor | None = None
     """1 where the scores are those of the sample's donor, float32 [1 or H, 1 or R]."""
     graft: Tensor | None = None
@@ -97,7 +99,11 @@ class LayerEdit:
     def change_heads(self, output: Tensor) -> None:
         """Change what the heads give [R, H, d], in place."""
         if self.mean is not None:
-            output.lerp_(output.mean(0, keepdim=True).expand_as(output).clone(), self.mean.t()[..., None])
+            means = output.mean(0, keepdim=True).expand_as(output).clone()
+            if self.passes is not None:
+                for own in (self.passes == number for number in self.passes.unique()):
+                    means[own] = output[own].mean(0)
+            output.lerp_(means, self.mean.t()[..., None])
         if self.heads is not None:
             output.mul_(self.heads.t()[..., None])
 

@@ -192,7 +192,7 @@ def _simple(sample: LayerSample, name: str) -> bool:
     parts = [] if sample.edit is None else fields(sample.edit)
     changed = {part.name for part in parts if getattr(sample.edit, part.name) is not None}
     capped = name != "triton" and sample.inputs.softcap is not None  # the others cap no scores
-    return sample.extra is None and changed <= {"bias", "heads", "mean"} and not capped
+    return sample.extra is None and changed <= {"bias", "heads", "mean", "passes"} and not capped
 
 
 def attend_each(layer: Layer, output: Tensor) -> Iterator[tuple[int, LayerStatistics]]:
