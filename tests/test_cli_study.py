@@ -1,6 +1,7 @@
 """The verbs on studies as a user meets them: evaluate, stress, table, study, report; sentences and exit codes."""
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -13,6 +14,7 @@ import polars as pl
 import pytest
 
 from floatscope import cli
+from floatscope.study.plan import SHIPPED
 from floatscope.study.store import Run
 
 ASKED = ("--model", "twin-arm", "--task", "world:rag:3", "--length", "4", "--limit", "4")
@@ -226,6 +228,12 @@ def _answered(out: Path) -> bool:
         return Run(out).results().filter(control="").height > 0
     except ValueError:  # not there yet
         return False
+
+
+def test_every_study_that_ships_is_told_by_help(monkeypatch, capsys):
+    _, shown, _ = run(monkeypatch, capsys, "study", "--help")
+    told = set(re.findall(r"[\w-]+", shown))
+    assert {file.stem for file in SHIPPED.glob("*.toml")} <= told and "floating" in told
 
 
 def test_help_does_not_load_torch():

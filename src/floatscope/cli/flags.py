@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, make_dataclass
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_type_hints
 
 from cyclopts import Group, Parameter
@@ -88,6 +89,15 @@ def attribution_methods() -> Parameter:
 
     known = "; ".join(f"{name}: {row.summary} ({row.cost} sequences)" for name, row in METHODS.items())
     return Parameter(help=f"How it is told; D documents, S sentences, C steps with a commit. {known}.")
+
+
+def studies() -> Parameter:
+    """Help that tells every study that comes with the package."""
+    names = sorted(file.stem for file in (Path(__file__).parents[1] / "study" / "studies").glob("*.toml"))
+    away = [name for name in names if "smollm2" in name or name == "paper"]
+    here = [name for name in names if name not in away]
+    needs = f"{', '.join(away)}, which need weights and data (docs/howto/study.md)"
+    return Parameter(help=f"{', '.join(here)}; {needs}; or a .toml file.")
 
 
 def analyses() -> Parameter:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
+from floatscope.cli import flags
 from floatscope.cli.shared import FLAG, one_line, progress_bar
 from floatscope.errors import UserError
 from floatscope.study.division import Division, Resources
@@ -59,7 +60,7 @@ MODEST = Resources()
 
 
 def study(
-    study: str,
+    study: Annotated[str, flags.studies()],
     /,
     where: DivisionFlags = UNDIVIDED,
     *,
@@ -80,9 +81,6 @@ def study(
 
     Parameters
     ----------
-    study
-        demo, attribution, heads, causal (edits of attention); paper, smollm2, heads-smollm2, causal-smollm2 and
-        attribution-smollm2, which need weights and data (docs/howto/study.md); or a .toml file.
     out
         The run folder; default: runs/NAME. One that is there is taken up where it stopped.
     limit
