@@ -45,7 +45,9 @@ def test_units_and_batches_are_counted_without_a_model(monkeypatch):
     timed = estimate(small_study(batch=3))
     monkeypatch.setattr("floatscope.models.loading.load", refuse)
     monkeypatch.setattr("floatscope.models.loading.load_untrained", refuse)
-    found = count(small_study(batch=3))
+    guesses, *found = count(small_study(batch=3))
+    # three guesses for 2 tasks x 2 numbers of documents x 5 samples
+    assert (guesses.name, guesses.units, guesses.batches) == ("guesses, by no model", 60, 0)
     assert [(row.name, row.units, row.batches) for row in found] == [
         (row.name, row.units, row.batches) for row in timed
     ]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from floatscope.errors import UserError
 from floatscope.models.families import LLADA_CONFIG
 from floatscope.study.engine import Size, batch_count, batches, loadings, quiet_plan, size_of
-from floatscope.study.plan import ModelPlan, Study
+from floatscope.study.plan import GUESS, ModelPlan, Study
 from floatscope.traces.arrays import ARRAYS, kept_arrays
 
 if TYPE_CHECKING:
@@ -106,10 +106,12 @@ class Estimate:
 
 
 def count(study: Study) -> list[Estimate]:
-    """For every load of a model what there is to do, without loading it; of passages at most so many batches."""
+    """What there is to do: guesses, then each load of a model, without loading it; of passages at most so many batches."""
+    jobs = quiet_plan(study)
+    guessed = sum(job.unit.control == GUESS for job in jobs)
     return [
-        Estimate(loading.name, len(loading.jobs), batch_count(study, loading.jobs))
-        for loading in loadings(study, quiet_plan(study))
+        *[Estimate("guesses, by no model", guessed, 0)] * bool(guessed),
+        *(Estimate(one.name, len(one.jobs), batch_count(study, one.jobs)) for one in loadings(study, jobs)),
     ]
 
 
