@@ -106,7 +106,7 @@ class Estimate:
 
 
 def count(study: Study) -> list[Estimate]:
-    """What there is to do: guesses, then each load of a model, without loading it; of passages at most so many batches."""
+    """Guesses and each load of a model with what there is to do, none loaded; of passages at most so many batches."""
     jobs = quiet_plan(study)
     guessed = sum(job.unit.control == GUESS for job in jobs)
     return [
