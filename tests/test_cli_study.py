@@ -166,7 +166,7 @@ def test_dry_run_counts_units_and_estimate_says_what_they_take(monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
     code, shown, _ = run(monkeypatch, capsys, "study", study_file, "--dry-run")
-    # 3 samples under closed-book, oracle, 0 and 3 documents and noise, each with three guesses; 2 null queries; 2 untrained
+    # 3 samples under closed-book, oracle, 0 and 3 documents and noise, with three guesses; 2 null queries; 2 untrained
     assert code == 0 and "hours" not in shown
     assert [line.split("│")[2].strip() for line in shown.splitlines() if "│" in line] == ["45", "17", "2", "64"]
     code, shown, _ = run(monkeypatch, capsys, "study", study_file, "--estimate")

@@ -141,6 +141,7 @@ def test_missing_parts_leave_a_sentence():
         "No answer was attributed to its documents: nothing tells where answers came from.",
         "The study ran no analyses of traces: there are no figures.",
         "The study has no stress conditions: there are no curves.",
+        "The study changes no attention: nothing tells what attention does to answers.",
     ]
     assert re.findall(r'<h2 id="(\w+)"', bare) == ["made"] and re.findall(r'<a href="#(\w+)">', bare) == ["made"]
     assert 'id="player-data"' not in bare and "<figure" not in bare and "vegaEmbed=" not in bare

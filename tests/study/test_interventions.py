@@ -1,5 +1,6 @@
 """Edits as conditions: doses and twins by hand, effects worked out by hand, a run through the store, resumed."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import floatscope as fs
 from floatscope.models.likelihood import Pair, log_likelihoods
 from floatscope.qa.stressors import STRESSORS
 from floatscope.reports.curves import edit_curves, stress_curves
+from floatscope.reports.page import Content, build_page
 from floatscope.reports.rules import Rule, verdicts
 from floatscope.reports.tables import readings, write_tables
 from floatscope.statistics import holm, mcnemar
@@ -117,7 +119,11 @@ def test_an_effect_is_the_edit_minus_what_it_is_held_to_paired_by_sample():
     row = table.row(0, named=True)
     assert table.height == 1 and (row["value"], row["x"]) == (0.25, "2")
     assert [row[name] for name in effects["beside"]] == [0.75, 1.0, 0.25, 0.5]
-    assert stress_curves(scores, ["m"]).is_empty()  # edits have a figure of their own
+    assert stress_curves(scores, ["m"]).is_empty()  # edits have a section of their own
+    page = build_page(Content("t", "q", models=("m",), scores=scores))
+    parts = re.findall(r'<h2 id="(?:edits|stress)">(.*?)</h2>|<figure [^>]*id="(figure-\w+)"', page)
+    assert parts == [("What attention does", ""), ("", "figure-edits"), ("", "figure-edits_log_probability")]
+    assert '<a href="#edits">Edits</a>' in page and '<a href="#stress">' not in page
     text = write_tables(scores, {"documents": (), "stress": ()}, "markdown")
     assert "| t, block anchors, all layers | 2 | m | as many | -75.0 [" in text
 

@@ -42,7 +42,15 @@ CONFIG: dict[str, Any] = {
     "axis": {**_TEXT, "gridColor": LINE, "domainColor": CONTROL, "ticks": False, "labelPadding": 5, "titlePadding": 5},
     "axisX": {"grid": False},
     "axisY": {"domain": False, "minExtent": 30},
-    "legend": {**_TEXT, "orient": "top", "labelFontSize": 12, "symbolStrokeWidth": 2},
+    "legend": {
+        **_TEXT,
+        "orient": "top",
+        "labelFontSize": 12,
+        "labelLimit": 0,
+        "symbolStrokeWidth": 2,
+        "columnPadding": 14,
+        "layout": {"top": {"anchor": "start", "direction": "vertical", "margin": 4}},  # one below the other
+    },
     "view": {"stroke": None},
     "concat": {"spacing": 24},
 }

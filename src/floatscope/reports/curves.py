@@ -80,7 +80,7 @@ def edit_figure(table: pl.DataFrame, models: Sequence[str], metric: str = "accur
     shown = "Log-probability of the right answer in a replay, in nats," if sure else "Share of right answers"
     return Figure(
         "edits_log_probability" if sure else "edits",
-        f"What attention does: {'how likely right answers are' if sure else 'answers'} while it is edited",
+        f"{'How likely right answers are' if sure else 'Right answers'} while attention is changed",
         arrange(panels, {"table": table}),
         table,
         f"{shown} with 95 % intervals while attention is changed. Thin lines are what an edit is held to: the unedited "

@@ -79,12 +79,12 @@ def build_page(content: Content) -> str:
     sources = None if told is None or told.is_empty() else source_figure(told, content.models)
     pictures, figures = trace_pictures(content), page_figures(content)
     likelihoods = partial(edit_figure, metric="log_probability")
-    harder = ((curves, stress_figure), (edited, edit_figure), (likely, likelihoods), (content.patched, patch_figure))
-    stress = [drawn(points, content.models) for points, drawn in harder if not points.is_empty()]
+    stress = [] if curves.is_empty() else [stress_figure(curves, content.models)]
+    changed = ((edited, edit_figure), (likely, likelihoods), (content.patched, patch_figure))
+    edits = [drawn(points, content.models) for points, drawn in changed if not points.is_empty()]
     played = [trace for trace in content.traces if trace.metadata.get("control", "") in ("", "untrained")]
-    drawing = (
-        [drawing_library()] if any(isinstance(one, Figure) for one in (*pictures, *figures, *stress, sources)) else []
-    )
+    shown = (*pictures, *figures, *stress, *edits, sources)
+    drawing = [drawing_library()] if any(isinstance(one, Figure) for one in shown) else []
     return document(
         "report.html",
         content.title,
@@ -109,6 +109,7 @@ def build_page(content: Content) -> str:
         pictures=pictures,
         figures=figures,
         stress=stress,
+        edits=edits,
         readings=None if content.scores is None or edited.is_empty() else readings(content.scores, content.rules),
         manifest=list(_flat(content.manifest)),
     )
