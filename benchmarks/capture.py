@@ -30,9 +30,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from floatscope.models.families import FAMILIES
 from floatscope.models.loading import load
 from floatscope.models.model import Model
-from floatscope.probe.attention import Geometry, Probe, probing
-from floatscope.probe.kernel import LayerStatistics, Workspace
-from floatscope.probe.recording import DenoisingRecorder, Plan
+from floatscope.probe.attention import Probe, probing
+from floatscope.probe.kernel import Workspace
+from floatscope.probe.recording import BatchRecorder, DenoisingRecorder, Plan
 from floatscope.traces import kept_arrays
 
 SLOTS = 32
@@ -40,12 +40,13 @@ DOCUMENTS = 10
 WAYS = ("bare", "probe", "eager")
 
 
-def smollm2_shape(layers: int) -> Model:
+def smollm2_shape(layers: int, vocabulary: int = 49152, heads: int = 9) -> Model:
     """SmolLM2-135M's dimensions as a bidirectional MDM with random weights."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=576, intermediate_size=1536, num_hidden_layers=layers, num_attention_heads=9,
-        num_key_value_heads=3, vocab_size=49152, max_position_embeddings=8192, tie_word_embeddings=True,
+        hidden_size=576, intermediate_size=1536, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=heads // 3, head_dim=64, vocab_size=vocabulary, max_position_embeddings=8192,
+        tie_word_embeddings=True,
     )  # fmt: skip
     return Model(LlamaForCausalLM(config), FAMILIES["llada"], name="SmolLM2-135M shape", mask_id=0)
 
@@ -73,13 +74,11 @@ def runner(model: Model, way: str, ids: torch.Tensor) -> Callable[[], Any]:
 
         def probed() -> torch.Tensor:
             recorder = DenoisingRecorder(planned, model.layers, 1)
-            layout = recorder.start(torch.ones(SLOTS, dtype=torch.bool), slots[0])
-
-            def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
-                recorder.layer(layer, statistics, geometry)
-
-            with probing(Probe([0], [layout], listen, model.layers, workspace)):
-                return model.forward(ids, none, slots)
+            layout, batch = recorder.start(torch.ones(SLOTS, dtype=torch.bool), slots[0]), BatchRecorder([recorder])
+            with probing(Probe([0], [layout], batch.layer, model.layers, workspace)):
+                logits = model.forward(ids, none, slots)
+            batch.share()
+            return logits
 
         return probed
 

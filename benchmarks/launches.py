@@ -26,9 +26,8 @@ from capture import SLOTS, plan
 from floatscope.models.families import FAMILIES
 from floatscope.models.model import Model
 from floatscope.probe import kernel
-from floatscope.probe.attention import Geometry, Probe, probing
-from floatscope.probe.kernel import LayerStatistics
-from floatscope.probe.recording import DenoisingRecorder
+from floatscope.probe.attention import Probe, probing
+from floatscope.probe.recording import BatchRecorder, DenoisingRecorder
 
 READS = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero", "_unique2", "masked_select", "bincount"}
 NOTHING = {"detach", "lift_fresh", "alias", "empty", "empty_strided", "new_empty", "new_empty_strided", "arange"}
@@ -81,19 +80,18 @@ def counted(name: str | None, layers: int, heads: int, batch: int, tokens: int, 
     recorders = [DenoisingRecorder(planned, layers, 1) for _ in range(batch)]
     slots = torch.arange(tokens - SLOTS, tokens)
     layouts = [one.start(torch.ones(SLOTS, dtype=torch.bool), slots) for one in recorders]
-
-    def listen(layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
-        recorders[sample].layer(layer, statistics, geometry)
-
+    together = BatchRecorder(recorders)
     counter = Launches(device)
     with torch.device(device):
         backbone: Any = LlamaForCausalLM(config)
         backbone.to(torch.bfloat16 if shapes else torch.float32)
         ids = torch.zeros(batch, tokens, dtype=torch.long)
         model = Model(backbone, FAMILIES["llada"], mask_id=0)
-    heard = nullcontext() if name is None else probing(Probe([0] * batch, layouts, listen, layers))
-    with torch.inference_mode(), counter, Fetches(counter.found), heard:
-        model.backbone.base_model(ids, use_cache=False)
+    heard = nullcontext() if name is None else probing(Probe([0] * batch, layouts, together.layer, layers))
+    with torch.inference_mode(), counter, Fetches(counter.found):
+        with heard:
+            model.backbone.base_model(ids, use_cache=False)
+        together.share()
     return counter.found
 
 

@@ -3,8 +3,9 @@
     make bench                                               # all that pyproject's extra [bench] installs
     python benchmarks/peers.py --tokens 512,1024 --layers 4  # whichever of them are installed
 
-Every way runs the same random model of SmolLM2-135M's shape over the same canvas and ends with the attention that each
-token receives in each layer (mean over heads and rows):
+Every way runs the same random model, SmolLM2-135M's layers over a vocabulary of 1,000 words (some ways cannot leave
+out the LM head, which would weigh on these alone), and the same canvas, and ends with the attention that each token
+receives in each layer (mean over heads and rows):
 
     bare            SDPA, no attention: the limit
     floatscope      the full probe, into a trace's arrays
@@ -40,6 +41,7 @@ from capture import resident_peak, runner, smollm2_shape
 from floatscope.models.model import Model
 
 Run = Callable[[], Any]
+VOCABULARY = 1000
 
 
 def bare(model: Model, ids: Tensor) -> Run:
@@ -76,7 +78,7 @@ def transformer_lens(model: Model, ids: Tensor) -> Run:
     """A bridge around a model of its own, since it rebuilds what it is given."""
     from transformer_lens.model_bridge import TransformerBridge  # type: ignore[import-not-found]
 
-    own = smollm2_shape(model.layers).backbone
+    own = smollm2_shape(model.layers, VOCABULARY).backbone
     own.load_state_dict(model.backbone.state_dict())
     own.config.architectures = [type(own).__name__]
     bridge = TransformerBridge.boot_transformers("random-model", hf_model=own, tokenizer=_no_tokenizer())
@@ -184,7 +186,7 @@ def main() -> None:
     parser.add_argument("--peak-of", choices=list(WAYS), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    model = smollm2_shape(arguments.layers)
+    model = smollm2_shape(arguments.layers, VOCABULARY)
     if arguments.peak_of:
         with torch.inference_mode():
             run = WAYS[arguments.peak_of][1](model, canvas(model, int(arguments.tokens)))

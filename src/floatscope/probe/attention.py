@@ -24,7 +24,7 @@ from floatscope.probe.edits import LayerEdit
 from floatscope.probe.kernel import SCATTERED, Inputs, LayerStatistics, Visible, Workspace
 from floatscope.probe.layout import Layout
 from floatscope.probe.mixing import Layer, LayerSample, Stack, kernel_for
-from floatscope.probe.query_key import QKSums, qk_sums
+from floatscope.probe.query_key import QKSums, qk_sums, qk_sums_of_all
 
 IMPLEMENTATION = "floatscope"
 
@@ -62,9 +62,11 @@ class Geometry:
 
     def qk(self, rows: int | None = None) -> QKSums:
         """Mean query-key geometry per key, over the first `rows` rows."""
+        query, key = self.inputs.query, self.inputs.key
+        if rows is None and self.visible.everything:
+            return qk_sums_of_all(query[None], key[None], query.new_ones(1, query.shape[1], dtype=torch.float32))[0]
         last = self.last if rows is None else self.last.clamp(max=rows)
-        everything = rows is None and self.visible.mask is None and not self.visible.causal
-        return qk_sums(self.inputs.query, self.inputs.key, torch.minimum(self.first, last), last, everything)
+        return qk_sums(query, key, torch.minimum(self.first, last), last)
 
     def matrix(self) -> Tensor:
         """The attention matrix A [H, R, K] in full, as it was edited, float32."""

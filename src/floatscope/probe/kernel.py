@@ -52,6 +52,11 @@ class Visible:
     mask: Tensor | None = None
     """Bool (True: visible) or additive float."""
 
+    @property
+    def everything(self) -> bool:
+        """Whether every row surely sees every key."""
+        return self.mask is None and not self.causal
+
     def intervals(self, layout: Layout) -> tuple[Tensor, Tensor]:
         """For each key the half-open run of rows [first, last) that can see it, int64 [K] each."""
         first, last, scattered = self.runs(layout)

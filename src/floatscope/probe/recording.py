@@ -23,10 +23,12 @@ from floatscope.probe.kernel import LayerStatistics
 from floatscope.probe.landing import Held, Landing
 from floatscope.probe.layout import Layout
 from floatscope.probe.mixing import Layer
+from floatscope.probe.query_key import qk_sums_of_all
 
 Arrays = dict[str, NDArray[Any]]
 TOP_KEYS = 8
 ROLLOUT = ("rollout", "commit_rollout")
+GEOMETRY = ("qk", "cos", "norm", "key_norm", "value_norm")
 ALPHA = 0.5
 """The weight of attention in the rollout that is kept, as in the paper."""
 
@@ -277,6 +279,11 @@ class DenoisingRecorder(Recorder):
         self._drop_geometry({0, steps // 2, steps - 1})
         return super().finish()
 
+    @property
+    def keeps_geometry(self) -> bool:
+        """Whether that of the current step may be kept."""
+        return self._may_keep_geometry(len(self._group_rows) - 1)
+
     def _may_keep_geometry(self, step: int) -> bool:
         """Whether it may turn out to be the first, the middle (n // 2 of n steps) or the last step."""
         middle = self._fewest // 2 <= step <= self._most // 2
@@ -306,19 +313,23 @@ class DenoisingRecorder(Recorder):
             sums = statistics.rolled.new_zeros(plan.group_count, statistics.rolled.shape[1])
             sums.index_add_(0, geometry.layout.groups, statistics.rolled)
             self._put(self._by_step[step], layer, self._kept({"rollout": sums / rows}))
-        self.geometry(layer, geometry)
+        self.beside(layer, geometry)
 
-    def geometry(self, layer: int, geometry: Geometry) -> None:
-        """What one layer of the current step shows beside its statistics."""
+    def beside(self, layer: int, geometry: Geometry, counted: bool = False) -> None:
+        """What one layer of the current step shows beside its statistics; `counted`: its sums come with `take`."""
         step = len(self._group_rows) - 1
-        self._keep_geometry(layer, step, geometry)
+        if not counted:
+            self._keep_geometry(layer, step, geometry)
         if self.plan.matrix_steps is None or step in self.plan.matrix_steps:
             self._keep_matrices(layer, step, geometry)
 
     def take(self, found: Held) -> None:
         """The arrays of the current step, [layer, ...], out of those of a batch."""
+        step = len(self._group_rows) - 1
+        of_geometry = self._geometry[step] if self.keeps_geometry else {}
+        homes = {"seen_by": self._seen[step]} | dict.fromkeys(GEOMETRY, of_geometry)
         for name, values in self._kept(found).items():
-            held = self._open if name.startswith("commit") else self._by_step[len(self._group_rows) - 1]
+            held = self._open if name.startswith("commit") else homes.get(name, self._by_step[step])
             held[name] = values.clone() if values.device.type == "cpu" else values  # those of a device are sent anyway
 
     def commit(self, slots: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
@@ -351,13 +362,18 @@ class BatchRecorder:
             return own.layer(layer, statistics, geometry)
         number, whole, part = together
         self._known[number] = sample
-        if len(self._known) == sum(one is not None for one in part.samples):
-            self._reduce(layer, whole, part)
+        there = [one for one in part.samples if one is not None]
+        counted = all(one.visible.everything for one in there)
+        if len(self._known) == len(there):
+            self._reduce(layer, whole, part, counted)
             self._known = {}
-        own.geometry(layer, geometry)
+        own.beside(layer, geometry, counted)
 
-    def _reduce(self, layer: int, whole: LayerStatistics, part: Layer) -> None:
-        """As `DenoisingRecorder.layer` does for one sample. G, N and C are the most that a sample has."""
+    def _reduce(self, layer: int, whole: LayerStatistics, part: Layer, geometry: bool) -> None:
+        """As `DenoisingRecorder.layer` does for one sample. G, N and C are the most that a sample has.
+
+        `geometry`: all see everything, so that their query-key sums are taken at once too.
+        """
         sums, samples = whole.group_sums, part.samples  # M, [B, H, G, K]
         some = next(iter(self._known.values()))  # in place of those that are finished
         recorders = [self._recorders[self._known.get(number, some)] for number in range(len(samples))]
@@ -374,8 +390,8 @@ class BatchRecorder:
             for name in ("masked_group", "committed_group")
         )  # [B, 1]
         received = sums.sum(2) / counts.sum(1).clamp(min=1)[:, None, None]  # [B, H, K]
-        value_norm = part.inputs.value.float().norm(dim=-1)[:, :, None]  # [B, Hkv, 1, K]
-        valued = (received.unflatten(1, (value_norm.shape[1], -1)) * value_norm).flatten(1, 2)
+        value_norm = part.inputs.value.float().norm(dim=-1)  # [B, Hkv, K]
+        valued = (received.unflatten(1, (value_norm.shape[1], -1)) * value_norm[:, :, None]).flatten(1, 2)
         pads = part.stack.pads
         found = {
             "received": received.mean(1),
@@ -391,6 +407,11 @@ class BatchRecorder:
             "commit_mass": whole.row_mass.transpose(1, 2),
             "commit_entropy": whole.row_entropy.transpose(1, 2),
         }
+        if geometry:
+            own_rows = (part.stack.row_places >= 0).float()
+            found["seen_by"] = own_rows.sum(1, keepdim=True).int().expand(-1, sums.shape[-1])
+            if any(one.keeps_geometry for one in recorders):
+                found |= vars(qk_sums_of_all(part.inputs.query, part.inputs.key, own_rows)) | {"value_norm": value_norm}
         keep = frozenset[str]().union(*(one.plan.keep for one in recorders))
         _, held = self._parts.setdefault(tuple(self._known.items()), (part, {}))
         for name, values in found.items():
