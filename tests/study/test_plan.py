@@ -146,6 +146,20 @@ def test_what_is_no_toml_is_told_with_its_place(tmp_path):
         read(tmp_path, 'name = "x"\n[models]\nname = "twin-arm"\n')
 
 
+@pytest.mark.parametrize(
+    ("lines", "lacks", "below"),
+    [
+        ("", "models", 'name = "twin-llada"'),
+        ('[[models]]\nname = "twin-arm"\n', "tasks", 'source = "world:rag:5"'),
+        ('[[models]]\nname = "twin-arm"\n[[tasks]]\nsource = "world"\n', "conditions", "values = [0, 5]"),
+    ],
+)
+def test_what_a_study_lacks_is_told_with_what_to_write(tmp_path, lines, lacks, below):
+    with pytest.raises(UserError, match="A study needs") as error:
+        read(tmp_path, f'name = "x"\n{lines}')
+    assert f"needs {lacks}: write [[{lacks}]] and, below it, " in str(error.value) and below in str(error.value)
+
+
 def test_the_shipped_studies_are_valid_and_found_by_name():
     assert {path.stem for path in SHIPPED.glob("*.toml")} == {
         "attribution", "attribution-smollm2", "causal", "causal-smollm2", "demo", "floating", "floating-smollm2",

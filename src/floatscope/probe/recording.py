@@ -323,14 +323,18 @@ class DenoisingRecorder(Recorder):
         if self.plan.matrix_steps is None or step in self.plan.matrix_steps:
             self._keep_matrices(layer, step, geometry)
 
-    def take(self, found: Held) -> None:
-        """The arrays of the current step, [layer, ...], out of those of a batch."""
+    def take(self, found: Held, counted: Sequence[int]) -> None:
+        """The arrays of the current step, [layer, ...], out of those of a batch; geometry has those `counted` only."""
         step = len(self._group_rows) - 1
         of_geometry = self._geometry[step] if self.keeps_geometry else {}
         homes = {"seen_by": self._seen[step]} | dict.fromkeys(GEOMETRY, of_geometry)
         for name, values in self._kept(found).items():
             held = self._open if name.startswith("commit") else homes.get(name, self._by_step[step])
-            held[name] = values.clone() if values.device.type == "cpu" else values  # those of a device are sent anyway
+            if name not in homes or len(counted) == self.layers:
+                held[name] = values.clone() if values.device.type == "cpu" else values  # of a device: sent anyway
+            else:
+                for layer in counted:
+                    self._put(held, layer, {name: values[layer]})
 
     def commit(self, slots: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
         """Keep the rows [n] (positions) that predicted the committed slots [n]; the other open rows are dropped."""
@@ -352,7 +356,9 @@ class BatchRecorder:
     def __init__(self, recorders: Sequence[DenoisingRecorder]) -> None:
         self._recorders = recorders
         self._known: dict[int, int] = {}  # the sample that each number of a layer is, as far as they came by
-        self._parts: dict[tuple[tuple[int, int], ...], tuple[Layer, Held]] = {}  # by these: arrays [layer, B, ...]
+        self._heads: tuple[int, int] | None = None  # of the first layer; sums of layers with others are their own
+        # By these: arrays [layer, B, ...], and the layers whose geometry is among them.
+        self._parts: dict[tuple[tuple[int, int], ...], tuple[Layer, Held, list[int]]] = {}
 
     def layer(self, layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
         """One layer of one sample; the last of those that were counted together brings all."""
@@ -363,7 +369,9 @@ class BatchRecorder:
         number, whole, part = together
         self._known[number] = sample
         there = [one for one in part.samples if one is not None]
-        counted = all(one.visible.everything for one in there)
+        heads = part.inputs.query.shape[1], part.inputs.key.shape[1]
+        self._heads = self._heads or heads
+        counted = heads == self._heads and all(one.visible.everything for one in there)
         if len(self._known) == len(there):
             self._reduce(layer, whole, part, counted)
             self._known = {}
@@ -413,7 +421,8 @@ class BatchRecorder:
             if any(one.keeps_geometry for one in recorders):
                 found |= vars(qk_sums_of_all(part.inputs.query, part.inputs.key, own_rows)) | {"value_norm": value_norm}
         keep = frozenset[str]().union(*(one.plan.keep for one in recorders))
-        _, held = self._parts.setdefault(tuple(self._known.items()), (part, {}))
+        _, held, counted = self._parts.setdefault(tuple(self._known.items()), (part, {}, []))
+        counted += [layer] * geometry
         for name, values in found.items():
             if name not in keep:
                 continue
@@ -423,7 +432,7 @@ class BatchRecorder:
 
     def share(self) -> None:
         """To each sample what is its own, of the layers so far."""
-        for known, (part, held) in self._parts.items():
+        for known, (part, held, counted) in self._parts.items():
             for number, place in known:
                 sample = part.samples[number]
                 assert sample is not None
@@ -440,7 +449,7 @@ class BatchRecorder:
                     "commit_entropy": (slice(None), rows),
                 }
                 own = {name: one[:, number][cuts.get(name, (..., by_key))] for name, one in held.items()}
-                self._recorders[place].take(own)
+                self._recorders[place].take(own, counted)
         self._parts = {}
 
 

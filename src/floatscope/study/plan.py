@@ -30,6 +30,12 @@ RETRIEVERS = ("bm25", "dense")
 DOCUMENTS = "documents"
 SHIPPED = Path(__file__).parent / "studies"
 PARTS = ("models", "tasks", "conditions", "rules")
+NEEDED = {
+    "models": 'name = "twin-llada"',
+    "tasks": 'source = "world:rag:5"',
+    "conditions": 'stressor = "documents" and values = [0, 5]',
+}
+"""What a study must have at least, and an example."""
 """Keys of a study that are lists of tables."""
 
 
@@ -211,9 +217,9 @@ class Study:
     """Models x tasks x conditions x analyses."""
 
     name: str
-    models: tuple[ModelPlan, ...]
-    tasks: tuple[TaskPlan, ...]
-    conditions: tuple[Curve, ...]
+    models: tuple[ModelPlan, ...] = ()
+    tasks: tuple[TaskPlan, ...] = ()
+    conditions: tuple[Curve, ...] = ()
     description: str = ""
     """What is asked, for readers of the report."""
     seed: int = 0
@@ -253,17 +259,14 @@ class Study:
                 "blanks, dots and dashes.",
                 "name",
             )
+        for key, below in NEEDED.items():
+            if not getattr(self, key):
+                raise Mistake(f"A study needs {key}: write [[{key}]] and, below it, {below}.", key)
         for key, parts in (("models", self.models), ("tasks", self.tasks)):
-            if not parts:
-                raise Mistake(f"A study needs {key}: name at least one.", key)
             names = [part.name for part in parts]
             for number, name in enumerate(names):
                 if name in names[:number]:
                     raise Mistake(f"Two {key} are called {name!r}: give each its own name.", key, number, "name")
-        if not self.conditions:
-            raise Mistake(
-                'A study needs conditions, such as stressor = "documents" with values = [0, 5].', "conditions"
-            )
         _check_least(self, "The study", seed=0, limit=1, slots=1, steps=1, batch=1, workers=1, traces=0, trace_wrong=0)
         _check_names(self.controls, CONTROL_PASSES, "control", "controls")
         if "all" in self.analyses:
