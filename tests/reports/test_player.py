@@ -143,6 +143,7 @@ def test_a_gap_is_told_by_the_words_around_it():
     gap = dataclasses.replace(trace, marks=marks, metadata={"condition": "left"})
     [sample] = player.player_data([gap])["samples"]
     assert (sample["question"], sample["condition"]) == ("Question who rules ▁▁▁ Paris 42.", "left")
+    assert player.run_data(gap)["by_region"]["names"] == ["doc 1", "doc 2", "text", "answer", "template"]
     long = dataclasses.replace(gap, marks={"before": np.arange(1, 11).repeat(3)})
     [sample] = player.player_data([long])["samples"]
     assert sample["question"] == "…42 42 42... the the the king king king Ann Ann Ann ▁▁▁"  # 50 characters

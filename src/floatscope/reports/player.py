@@ -117,11 +117,15 @@ def _step(trace: Trace, step: int, layers: NDArray[np.int64], anchors: NDArray[n
 
 
 def _region_names(trace: Trace) -> tuple[list[str], NDArray[np.float64]]:
-    """Documents, question, answer, and all template words as one; and which region belongs to which [region, name]."""
-    template = (BOS, SCAFFOLD)
-    names = list(dict.fromkeys("template" if one in template else one for one in trace.region_labels))
+    """Documents, question, answer, and all template words as one; and which region belongs to which [region, name].
+
+    What stands around a gap is no question, and called text.
+    """
+    asked = "text" if {"before", "after"} & set(trace.marks) else QUERY
+    called = {BOS: "template", SCAFFOLD: "template", QUERY: asked}
+    own = [called.get(one, one) for one in trace.region_labels]
+    names = list(dict.fromkeys(own))
     names.sort(key=lambda name: (not name.startswith("doc"), name == "template"))  # stable: else as on the canvas
-    own = ["template" if one in template else one for one in trace.region_labels]
     return names, np.array([[float(one == name) for name in names] for one in own])
 
 
