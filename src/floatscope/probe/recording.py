@@ -357,8 +357,8 @@ class BatchRecorder:
         self._recorders = recorders
         self._known: dict[int, int] = {}  # the sample that each number of a layer is, as far as they came by
         self._heads: tuple[int, int] | None = None  # of the first layer; sums of layers with others are their own
-        # By these: arrays [layer, B, ...], and the layers whose geometry is among them.
-        self._parts: dict[tuple[tuple[int, int], ...], tuple[Layer, Held, list[int]]] = {}
+        # By these: layouts and pads of the samples, arrays [layer, B, ...], the layers whose geometry is among them.
+        self._parts: dict[tuple[tuple[int, int], ...], tuple[dict[int, tuple[Layout, int]], Held, list[int]]] = {}
 
     def layer(self, layer: int, sample: int, statistics: LayerStatistics, geometry: Geometry) -> None:
         """One layer of one sample; the last of those that were counted together brings all."""
@@ -421,7 +421,8 @@ class BatchRecorder:
             if any(one.keeps_geometry for one in recorders):
                 found |= vars(qk_sums_of_all(part.inputs.query, part.inputs.key, own_rows)) | {"value_norm": value_norm}
         keep = frozenset[str]().union(*(one.plan.keep for one in recorders))
-        _, held, counted = self._parts.setdefault(tuple(self._known.items()), (part, {}, []))
+        own = {number: (one.layout, one.pad) for number, one in enumerate(samples) if one is not None}
+        _, held, counted = self._parts.setdefault(tuple(self._known.items()), (own, {}, []))
         counted += [layer] * geometry
         for name, values in found.items():
             if name not in keep:
@@ -432,13 +433,12 @@ class BatchRecorder:
 
     def share(self) -> None:
         """To each sample what is its own, of the layers so far."""
-        for known, (part, held, counted) in self._parts.items():
+        for known, (samples, held, counted) in self._parts.items():
             for number, place in known:
-                sample = part.samples[number]
-                assert sample is not None
-                groups, columns = sample.layout.group_count, sample.layout.columns.shape[1]
-                by_key, rows = slice(sample.pad, None), slice(len(sample.layout.open_rows))
-                top = slice(min(sample.layout.top, len(sample.layout.keys)))
+                layout, pad = samples[number]
+                groups, columns = layout.group_count, layout.columns.shape[1]
+                by_key, rows = slice(pad, None), slice(len(layout.open_rows))
+                top = slice(min(layout.top, len(layout.keys)))
                 cuts = {
                     "head_attention": (..., slice(groups), by_key),
                     "group_attention": (..., slice(groups), by_key),
