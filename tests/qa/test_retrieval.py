@@ -182,6 +182,8 @@ def test_dense_retriever_ranks_by_cosine(own_cache: Path) -> None:
     assert again.scores(SAMPLE.question) == pytest.approx(cosines, rel=1e-5)
     assert calls == [1]  # the corpus came from the cache
     assert len(list((own_cache / "dense").iterdir())) == 1
+    DenseRetriever(CORPUS, model="capitals", encode=counting)  # another encoder's vectors are its own
+    assert calls == [1, len(CORPUS)] and len(list((own_cache / "dense").iterdir())) == 2
 
 
 def test_dense_retriever_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
