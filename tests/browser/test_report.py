@@ -411,6 +411,13 @@ def test_no_sideways_scrolling(open_page, report, width):
     too_wide = f"""[document.documentElement, ...document.querySelectorAll('figure, .fs-player, .card')]
         .filter(e => e.getBoundingClientRect().right > {width} || e.scrollWidth > {width}).map(e => e.outerHTML)"""
     eventually(page.evaluate, too_wide, equals=[])
+    # names of models are not broken, and the bars of gains not cut
+    whole = """[...document.querySelectorAll('.headline tbody th')].every(e => {
+        const name = document.createRange(); name.selectNodeContents(e); return name.getClientRects().length === 1; })"""
+    eventually(page.evaluate, whole, equals=True)
+    cut = """[...document.querySelectorAll('.headline .bar')].filter(e => e.checkVisibility() &&
+        e.getBoundingClientRect().right > e.closest('.wide').getBoundingClientRect().right).length"""
+    eventually(page.evaluate, cut, equals=0)
     # the names of versions and hashes leave room for them
     eventually(page.evaluate, "[...document.querySelectorAll('.made td')].every(e => e.clientWidth > 150)", equals=True)
 
