@@ -413,7 +413,9 @@ def test_no_sideways_scrolling(open_page, report, width):
     eventually(page.evaluate, too_wide, equals=[])
     # names of models are not broken, and the bars of gains not cut
     whole = """[...document.querySelectorAll('.headline tbody th')].every(e => {
-        const name = document.createRange(); name.selectNodeContents(e); return name.getClientRects().length === 1; })"""
+        const name = document.createRange();
+        name.selectNodeContents(e);
+        return name.getClientRects().length === 1; })"""
     eventually(page.evaluate, whole, equals=True)
     cut = """[...document.querySelectorAll('.headline .bar')].filter(e => e.checkVisibility() &&
         e.getBoundingClientRect().right > e.closest('.wide').getBoundingClientRect().right).length"""

@@ -13,11 +13,12 @@ from tests.tiny_models import tiny_model
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["llada", "dream", "llama"])
-def test_they_are_what_the_logits_of_each_step_say(family):
+@pytest.mark.parametrize(("family", "own"), [("llada", {}), ("llada", {"cfg": 1.5}), ("dream", {}), ("llama", {})])
+def test_they_are_what_the_logits_of_each_step_say(family, own):
+    """Under guidance those of the pass that sees the prompt."""
     model = tiny_model(family)
     prompts = [np.array([1, 5, 6, 7, 8]), np.array([1, 9, 4])]  # unequal lengths: the second is padded
-    for trace in fs.trace(model, prompts, model.sampler({"steps": 4}, length=4)):
+    for trace in fs.trace(model, prompts, model.sampler({"steps": 4} | own, length=4)):
         before = None
         for step in range(trace.steps):
             open_slots = np.flatnonzero(trace.masked[step])

@@ -1,11 +1,14 @@
 """Failures: frames against the samples themselves, the second phase of traces, and what the verb prints and writes."""
 
+import dataclasses
+
 import polars as pl
 import pytest
 
 from floatscope.cli import app
 from floatscope.qa.metrics import standing
 from floatscope.qa.samples import Document
+from floatscope.study.analyses import read_analyses
 from floatscope.study.failures import chosen, counts, unit_frame, units_to_trace
 from floatscope.study.plan import Curve, ModelPlan, TaskPlan
 from floatscope.study.running import run_study
@@ -85,6 +88,15 @@ def test_failing_samples_are_traced_beside_right_ones_under_every_model(run):
     assert run.traces() and not run.traces(planned=True)  # chosen by their answers: no analysis takes them
     again = run_study(made_study(), run.folder)
     assert again.done_now == 0
+
+
+@pytest.mark.slow
+def test_analyses_take_none_that_was_chosen_by_its_answers(tmp_path):
+    made = made_study(models=(ModelPlan("twin-arm"),), conditions=(Curve("documents", "0", traces=1),))
+    run_study(dataclasses.replace(made, analyses=("absorption",)), tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert len(run.traces()) > len(run.traces(planned=True)) == 1
+    assert read_analyses(run)["absorption"].tables["absorption"]["samples"].unique().to_list() == [1]
 
 
 @pytest.mark.slow
