@@ -357,6 +357,8 @@ class BatchRecorder:
         self._recorders = recorders
         self._known: dict[int, int] = {}  # the sample that each number of a layer is, as far as they came by
         self._heads: tuple[int, int] | None = None  # of the first layer; sums of layers with others are their own
+        self._there: list[bool] = []  # for each sample of the layer whether its rows see everything
+        self._counted = False  # whether the layer's query-key sums are taken at once
         # By these: layouts and pads of the samples, arrays [layer, B, ...], the layers whose geometry is among them.
         self._parts: dict[tuple[tuple[int, int], ...], tuple[dict[int, tuple[Layout, int]], Held, list[int]]] = {}
 
@@ -367,15 +369,16 @@ class BatchRecorder:
             self.share()  # the arrays that layers of several shapes have are each sample's own
             return own.layer(layer, statistics, geometry)
         number, whole, part = together
+        if not self._known:  # the first of its layer
+            self._there = [one.visible.everything for one in part.samples if one is not None]
+            heads = part.inputs.query.shape[1], part.inputs.key.shape[1]
+            self._heads = self._heads or heads
+            self._counted = heads == self._heads and all(self._there)
         self._known[number] = sample
-        there = [one for one in part.samples if one is not None]
-        heads = part.inputs.query.shape[1], part.inputs.key.shape[1]
-        self._heads = self._heads or heads
-        counted = heads == self._heads and all(one.visible.everything for one in there)
-        if len(self._known) == len(there):
-            self._reduce(layer, whole, part, counted)
+        own.beside(layer, geometry, self._counted)
+        if len(self._known) == len(self._there):
+            self._reduce(layer, whole, part, self._counted)
             self._known = {}
-        own.beside(layer, geometry, counted)
 
     def _reduce(self, layer: int, whole: LayerStatistics, part: Layer, geometry: bool) -> None:
         """As `DenoisingRecorder.layer` does for one sample. G, N and C are the most that a sample has.
