@@ -183,29 +183,18 @@ def _statistics(layer: Layer, group_sums: GroupSums) -> Iterator[tuple[int, Laye
     entropy = -torch.special.xlogy(opened, opened).sum(-1)
     whole = LayerStatistics(sums, top.indices, strongest, mass, entropy)
     for number, sample in enumerate(layer.samples):
-        if sample is not None:
-            yield number, _OfSample(number, whole, layer)
-
-
-class _OfSample(LayerStatistics):
-    """One sample's statistics as views of those of all, cut when somebody looks: a recorder of batches takes all."""
-
-    def __init__(self, number: int, whole: LayerStatistics, layer: Layer) -> None:
-        object.__setattr__(self, "together", (number, whole, layer))
-
-    def __getattr__(self, name: str) -> Tensor:
-        assert self.together is not None
-        number, whole, layer = self.together
-        sample = layer.samples[number]
-        assert sample is not None
-        layout, rows = sample.layout, slice(len(sample.layout.open_rows))
-        cuts = {
-            "group_sums": (..., slice(layout.group_count), slice(sample.pad, None)),
-            "row_keys": (..., rows, slice(min(layout.top, len(layout.keys)))),
-            "row_key_mass": (..., rows, slice(min(layout.top, len(layout.keys)))),
-            "row_mass": (..., rows, slice(layout.columns.shape[1])),
-            "row_entropy": (..., rows),
-        }
-        if name not in cuts:
-            raise AttributeError(name)
-        return getattr(whole, name)[number][cuts[name]] - (sample.pad if name == "row_keys" else 0)
+        if sample is None:
+            continue
+        layout, rows = sample.layout, sample.layout.open_rows.shape[0]
+        most = min(layout.top, layout.keys.shape[0])
+        yield (
+            number,
+            LayerStatistics(
+                group_sums=sums[number, :, : layout.group_count, sample.pad :],
+                row_keys=top.indices[number, :, :rows, :most] - sample.pad,
+                row_key_mass=strongest[number, :, :rows, :most],
+                row_mass=mass[number, :, :rows, : layout.columns.shape[1]],
+                row_entropy=entropy[number, :, :rows],
+                together=(number, whole, layer),
+            ),
+        )
