@@ -20,8 +20,8 @@ import floatscope as fs
 from capture import smollm2_shape
 from peers import slope
 
-SIZES = {"tokens": (256, 512, 1024, 2048), "steps": (4, 8, 16), "samples": (1, 2, 4, 8), "heads": (3, 9, 27)}
-MIDDLE = {"tokens": 512, "steps": 8, "samples": 2, "heads": 9}
+SIZES = {"tokens": (128, 256, 512, 1024), "steps": (4, 8, 16), "samples": (1, 2, 4, 8), "heads": (3, 9, 18)}
+MIDDLE = {"tokens": 256, "steps": 8, "samples": 2, "heads": 9}
 SLOTS = 16
 
 

@@ -2,6 +2,7 @@
 
     python benchmarks/tracing.py                    # twin-llada and twin-dream, 8 prompts of 150 to 200 tokens
     python benchmarks/tracing.py twin-llada --profile
+    python benchmarks/tracing.py smollm2-shape 8b-layer --repeats 3    # four layers and one, with random weights
     python benchmarks/tracing.py twin-arm twin-llada --keep rollout    # what more it costs to keep that too
     python benchmarks/tracing.py --candidates       # what the candidates of open slots cost, in time and bytes
 
@@ -20,8 +21,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import floatscope as fs
+from capture import smollm2_shape
+from floatscope.models.families import FAMILIES
+from floatscope.models.model import Model
 from floatscope.probe.candidates import NAMES
 from floatscope.traces import ARRAYS
 
@@ -40,7 +45,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     prompts = [rng.integers(5, 200, length) for length in (180, 190, 200, 170, 185, 160, 199, 150)]
     for name in arguments.models:
-        model = fs.load(name)
+        model = load_model(name)
         sampler = model.sampler({"steps": arguments.slots}, length=arguments.slots)
         if arguments.candidates:
             print(f"{name}: {candidates_cost(model, prompts, sampler, arguments.repeats)}", flush=True)
@@ -63,6 +68,18 @@ def main() -> None:
             profile = cProfile.Profile()
             profile.runcall(fs.trace, model, prompts, sampler)
             pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+
+
+def load_model(name: str) -> fs.Model:
+    """Some layers of a larger model, over a vocabulary of 1,000 words, or whatever `fs.load` finds."""
+    if name == "smollm2-shape":
+        return smollm2_shape(4, 1000)
+    if name != "8b-layer":
+        return fs.load(name)
+    config = LlamaConfig(
+        hidden_size=4096, intermediate_size=12288, num_hidden_layers=1, num_attention_heads=32, vocab_size=1000
+    )
+    return Model(LlamaForCausalLM(config), FAMILIES["llada"], name=name, mask_id=0)
 
 
 def candidates_cost(model: fs.Model, prompts: list[Any], sampler: Any, repeats: int) -> str:
