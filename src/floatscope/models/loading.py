@@ -65,7 +65,7 @@ def load(
         raise UserError("give device or device_map, not both")
     place = locate(source, revision)
     path, fork = place.weights, place.fork
-    check_parent = parent_check(fork, path, str(source)) if fork is not None else None
+    check_parent = fork and parent_check(fork, path, str(source))
     target = _device(device)
     on_cpu = device_map is None and (target is None or target.type == "cpu")
     asked = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
@@ -88,7 +88,7 @@ def load(
             backbone.to(target)
     if backbone.get_input_embeddings().weight.is_meta:
         raise UserError(f"{source}: its embedding was put on no device, where nothing can be computed: use another one")
-    if fork is not None and check_parent is not None:
+    if fork and check_parent:
         check_parent()
         if place.adapter is not None:
             merge(backbone, place.adapter, fork)
